@@ -1,0 +1,101 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "base/cpu_features.h"
+#include "base/fault.h"
+#include "base/file.h"
+#include "base/status.h"
+#include "base/thread_pool.h"
+
+namespace cachalot {
+namespace {
+
+Result<int> Half(int x) {
+  if (x % 2 != 0) return InvalidArgument("{} is odd", x);
+  return x / 2;
+}
+
+Status Quarter(int x, int* out) {
+  ASSIGN_OR_RETURN(const int half, Half(x));
+  ASSIGN_OR_RETURN(*out, Half(half));
+  return Status::Ok();
+}
+
+TEST(Status, PropagatesValueAndPlace) {
+  int out = 0;
+  EXPECT_TRUE(Quarter(12, &out).ok());
+  EXPECT_EQ(out, 3);
+  const Status status = Quarter(6, &out).WithContext("here");
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.ToString(), "invalid_argument: here: 3 is odd");
+}
+
+TEST(ThreadPool, RunsEveryIndexOnceOnValidThreads) {
+  for (int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (int64_t count : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
+      std::atomic<int> bad_thread{0};
+      for (int round = 0; round < 20; ++round) {
+        pool.ParallelFor(count, [&](int64_t i, int thread) {
+          hits[static_cast<size_t>(i)].fetch_add(1);
+          if (thread < 0 || thread >= threads) bad_thread.fetch_add(1);
+        });
+      }
+      for (auto& hit : hits) EXPECT_EQ(hit.load(), 20);
+      EXPECT_EQ(bad_thread.load(), 0);
+    }
+  }
+}
+
+TEST(CpuFeatures, ParseIsa) {
+  EXPECT_EQ(*ParseIsa("ref"), Isa::kRef);
+  EXPECT_EQ(*ParseIsa("auto"), BestIsa());
+  EXPECT_EQ(ParseIsa("mmx").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_GE(NumPhysicalCores(), 1);
+}
+
+TEST(Fault, HitsTheCallsItNames) {
+  EXPECT_FALSE(FaultHits("x"));
+  {
+    ScopedFault fault("x", /*skip=*/1, /*times=*/2);
+    EXPECT_FALSE(FaultHits("x"));
+    EXPECT_FALSE(FaultHits("y"));
+    EXPECT_TRUE(FaultHits("x"));
+    EXPECT_TRUE(FaultHits("x"));
+    EXPECT_FALSE(FaultHits("x"));
+  }
+  EXPECT_FALSE(FaultHits("x"));
+}
+
+TEST(File, ReadsWritesAndRefuses) {
+  const auto dir = std::filesystem::temp_directory_path() / "cachalot_base_test";
+  std::filesystem::create_directories(dir);
+  const std::string path = (dir / "a.bin").string();
+  ASSERT_TRUE(WriteFileAtomically(path, "hello").ok());
+  auto file = File::Open(path);
+  ASSERT_TRUE(file.ok());
+  std::byte out[3];
+  ASSERT_TRUE((*file)->ReadAt(2, out).ok());
+  EXPECT_EQ(static_cast<char>(out[0]), 'l');
+  EXPECT_EQ((*file)->ReadAt(3, out).code(), StatusCode::kCorrupt);
+  EXPECT_EQ((*file)->ReadAt(-1, out).code(), StatusCode::kCorrupt);
+  EXPECT_EQ((*file)->ReadAt(INT64_MAX, out).code(), StatusCode::kCorrupt);
+  EXPECT_EQ(File::Open((dir / "none").string()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(File::Open(dir.string()).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadTextFile(path, 4).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(*ReadTextFile(path, 5), "hello");
+  {
+    ScopedFault fault("file.write");
+    EXPECT_FALSE(WriteFileAtomically(path, "broken").ok());
+  }
+  EXPECT_EQ(*ReadTextFile(path, 5), "hello");
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace cachalot

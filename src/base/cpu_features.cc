@@ -1,0 +1,80 @@
+#include "base/cpu_features.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+
+namespace cachalot {
+namespace {
+
+// cgroup v2 "quota period" (or "max period"): the number of CPUs' worth of time, 0 when unlimited.
+int CgroupCpuLimit() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 0;
+  return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
+}
+
+}  // namespace
+
+std::string_view IsaName(Isa isa) {
+  switch (isa) {
+    case Isa::kRef: return "ref";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+  }
+  return "unknown";
+}
+
+Isa BestIsa() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+  if (!avx2) return Isa::kRef;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vnni");
+  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+#else
+  return Isa::kRef;
+#endif
+}
+
+Result<Isa> ParseIsa(std::string_view name) {
+  if (name == "auto") return BestIsa();
+  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512}) {
+    if (name != IsaName(isa)) continue;
+    if (isa > BestIsa()) return Unsupported("isa '{}': this CPU offers at most {}", name, IsaName(BestIsa()));
+    return isa;
+  }
+  return InvalidArgument("isa '{}' is none of auto, ref, avx2, avx512", name);
+}
+
+int NumPhysicalCores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  int cores = 0;
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) {
+    std::set<std::string> seen;  // one entry per physical core: its list of sibling threads
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+      std::string siblings;
+      if (!std::getline(file, siblings)) siblings = std::to_string(cpu);
+      seen.insert(siblings);
+    }
+    cores = static_cast<int>(seen.size());
+  }
+  if (cores == 0) cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (const int limit = CgroupCpuLimit(); limit > 0) cores = std::min(cores, limit);
+  return std::max(1, cores);
+}
+
+}  // namespace cachalot
