@@ -1,0 +1,56 @@
+// y = x · Wᵀ (+ bias), and its grouped form for experts and heads.
+//
+// Invariant (all variants): an output element depends only on its row of x and its row of W: the summation order over
+// k is fixed by the format and the instruction set, never by the number of rows, their order, or the threads. So a row
+// gives the same bits alone or in any batch.
+// Each weight byte is streamed from memory once per call (rows beyond the cache-sized tile excepted, which the byte
+// counter then shows).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/exec_context.h"
+#include "kernels/matmul/packed_matrix.h"
+
+namespace cachalot {
+
+struct MatmulParams {
+  const float* x = nullptr;  // [m, k], row stride x_stride
+  int64_t x_stride = 0;
+  int64_t m = 0;
+  const PackedMatrix* weight = nullptr;
+  const float* bias = nullptr;  // [n] or null
+  float* y = nullptr;           // [m, n], row stride y_stride; must not overlap x
+  int64_t y_stride = 0;
+  bool accumulate = false;      // y += instead of y =
+};
+
+void Matmul(const ExecContext& ctx, const MatmulParams& params);
+
+// One member of a grouped matmul. Rows are gathered from x and scattered to y through index lists.
+struct MatmulGroup {
+  const PackedMatrix* weight = nullptr;
+  int64_t m = 0;                     // 0: the group costs nothing, its weights are not read
+  const float* x = nullptr;          // row i is x + x_rows[i] * x_stride (x_rows null: i)
+  int64_t x_stride = 0;
+  const int32_t* x_rows = nullptr;   // [m]
+  float* y = nullptr;                // row i goes to y + y_rows[i] * y_stride (y_rows null: i)
+  int64_t y_stride = 0;
+  const int32_t* y_rows = nullptr;   // [m]
+  const float* row_scale = nullptr;  // [m]: the product is multiplied by it; null: 1
+};
+
+struct GroupedMatmulParams {
+  std::span<const MatmulGroup> groups;  // all weights share n, k, dtype and layout
+  // y += in the order of the groups (so several groups may add to one row: the order, and with it the bits, is fixed
+  // by the group index). False: y =, and no two groups may write the same element.
+  bool accumulate = false;
+};
+
+void GroupedMatmul(const ExecContext& ctx, const GroupedMatmulParams& params);
+
+// Scratch that a call with up to max_rows rows of x (for the grouped form: the sum over the groups) may take.
+int64_t MatmulWorkspaceBytes(int64_t max_rows, int64_t k);
+
+}  // namespace cachalot
