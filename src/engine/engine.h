@@ -1,0 +1,97 @@
+// Engine: requests in, token streams out; owns the loop (see engine/CONTRACT.md).
+// Not thread-safe: one thread submits, steps and cancels. Callbacks are made from Step() on that thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "runtime/executor.h"
+#include "sample/plan.h"
+
+namespace cachalot {
+
+class Tokenizer;
+
+enum class FinishReason {
+  kStop,       // an end-of-generation token or a stop string
+  kLength,     // max_tokens, or the context is full
+  kCancelled,
+  kError,      // see RequestOutput::error
+};
+const char* FinishReasonName(FinishReason reason);  // "stop", "length", …
+
+struct Request {
+  std::vector<int32_t> prompt_ids;   // at least one
+  SamplingConfig sampling;
+  int32_t max_tokens = 0;            // tokens to generate at most; 0: only compute the prompt (logits, log-probabilities)
+  std::vector<int32_t> stop_ids;     // end of generation; not part of the text
+  std::vector<std::string> stop_strings;  // end of generation; the text is cut before the match
+  bool ignore_eos = false;           // stop_ids do not stop
+  int32_t num_top_logprobs = -1;     // -1: no log-probabilities; n: the chosen token's and the n best
+  bool prompt_logprobs = false;
+  bool all_logits = false;           // logits of every prompt position, and of each generated token
+  bool mtp_logits = false;
+  int32_t priority = 0;              // lower runs first
+};
+
+// What one step brought for a request. Spans and views are valid during the callback only.
+struct RequestOutput {
+  uint64_t request_id = 0;
+  std::span<const int32_t> token_ids;          // newly generated
+  std::string_view text;                       // newly completed text (never half a UTF-8 character); "" without tokenizer
+  std::span<const float> logprobs;             // one for each token in token_ids when asked for
+  std::span<const std::span<const TopLogprob>> top_logprobs;
+  std::span<const float> prompt_logprobs;      // in pieces as chunks are computed: log p(prompt[i+1])
+  std::span<const float> logits;               // positions x vocab, in pieces
+  std::span<const float> mtp_logits;
+  std::span<const float> hidden;
+  int32_t num_prompt_computed = 0;             // prompt tokens computed so far
+  bool finished = false;
+  FinishReason finish_reason = FinishReason::kStop;
+  Status error;                                // with kError
+};
+
+using OutputCallback = std::function<void(const RequestOutput&)>;
+
+struct EngineOptions {
+  int32_t max_batch_tokens = 512;    // token budget of a step (clipped to the executor's)
+  int32_t prefill_chunk = 512;       // a prompt advances by at most this many tokens in a step
+};
+
+struct EngineStats {
+  uint64_t steps = 0;
+  int64_t prompt_tokens = 0;         // computed
+  int64_t generated_tokens = 0;
+  int32_t running = 0;
+  int32_t waiting = 0;
+  int64_t preemptions = 0;
+  std::vector<int32_t> kv_blocks_used;   // by group
+};
+
+class Engine {
+ public:
+  // tokenizer may be null: then outputs carry no text and stop strings are refused. Both must outlive the engine.
+  static Result<std::unique_ptr<Engine>> Create(StepExecutor* executor, const Tokenizer* tokenizer, EngineOptions options);
+  virtual ~Engine() = default;
+
+  // Checks everything that can be checked now (kInvalidArgument names value and limit) and queues the request.
+  virtual Result<uint64_t> Submit(Request request, OutputCallback on_output) = 0;
+  // Ends a request at the next step boundary; unknown or finished ids are ignored.
+  virtual void Cancel(uint64_t request_id) = 0;
+  virtual bool HasWork() const = 0;
+  // Plans, launches, collects, commits and publishes one step. An error of the executor ends the requests of that step
+  // with kError and the engine goes on; a Status here means that the engine itself cannot.
+  virtual Status Step() = 0;
+  // Steps until no work is left.
+  Status RunUntilIdle();
+  virtual const EngineStats& stats() const = 0;
+  // The result of the last step as the executor gave it (expert counts and such).
+  virtual const StepResult& last_result() const = 0;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,34 @@
+// The KV part of a step plan: what the block manager asks the runtime to do with device memory.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace cachalot {
+
+// A KV group as the policy tower sees it: a pool of equal blocks. Which layers and bytes stand behind a block is the
+// runtime's business.
+struct KvGroupInfo {
+  std::string name;
+  int32_t block_tokens = 16;
+  int32_t num_blocks = 0;       // usable blocks, ids 0 … num_blocks - 1
+  int32_t window = 0;           // > 0: only the last `window` tokens are read; earlier blocks may be freed
+  int64_t block_bytes = 0;      // over all layers of the group
+};
+
+// Entry `index` of slot `slot`'s block table in `group` becomes `block_id`.
+struct BlockWrite {
+  int32_t slot = 0;
+  int32_t group = 0;
+  int32_t index = 0;
+  int32_t block_id = 0;
+};
+
+// Copies a whole block before the step's forward (copy-on-write of a shared block).
+struct BlockCopy {
+  int32_t group = 0;
+  int32_t from_block = 0;
+  int32_t to_block = 0;
+};
+
+}  // namespace cachalot
