@@ -1,9 +1,9 @@
 #include "quant/q4_0.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "quant/clamp.h"
 #include "tensor/float_convert.h"
 
 namespace cachalot {
@@ -30,7 +30,7 @@ void EncodeQ4_0(const float* src, std::byte* dst, int64_t count) {
     const float scale = extreme / -8.0f;
     const float inverse = scale != 0 ? 1.0f / scale : 0.0f;
     const auto quantise = [&](float value) {  // truncation of q + 0.5 rounds, as q is not negative
-      return static_cast<uint8_t>(std::min(15, static_cast<int>(value * inverse + 8.5f)));
+      return TruncateClamped(value * inverse + 8.5f, 0, 15);
     };
     BlockQ4_0 block;
     block.scale = F32ToF16(scale);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "quant/clamp.h"
 #include "tensor/float_convert.h"
 
 namespace cachalot {
@@ -26,7 +27,7 @@ void EncodeQ4_1(const float* src, std::byte* dst, int64_t count) {
     const float scale = (*max - *min) / 15.0f;
     const float inverse = scale != 0 ? 1.0f / scale : 0.0f;
     const auto quantise = [&](float value) {  // truncation of q + 0.5 rounds, as q is not negative
-      return static_cast<uint8_t>(std::min(15, static_cast<int>((value - *min) * inverse + 0.5f)));
+      return TruncateClamped((value - *min) * inverse + 0.5f, 0, 15);
     };
     BlockQ4_1 block;
     block.scale = F32ToF16(scale);
