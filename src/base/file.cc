@@ -33,7 +33,9 @@ File::~File() { ::close(fd_); }
 Status File::ReadAt(int64_t offset, std::span<std::byte> out) const {
   const auto wanted = static_cast<int64_t>(out.size());
   if (offset < 0 || wanted > size_ || offset > size_ - wanted) {
-    return Corrupt("{}: bytes {}..{} lie beyond the end of the file ({} bytes)", path_, offset, offset + wanted, size_);
+    // The end is told modulo 2^64: a hostile offset must not overflow in its own error message.
+    return Corrupt("{}: bytes {}..{} lie beyond the end of the file ({} bytes)", path_, offset,
+                   static_cast<uint64_t>(offset) + out.size(), size_);
   }
   if (FaultHits("file.read")) return Internal("{}: reading failed: injected fault", path_);
   int64_t done = 0;
