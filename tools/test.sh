@@ -41,9 +41,17 @@ suite() {
     return
   fi
   ctest --test-dir "$dir" --show-only=json-v1 >"$out/entries.json"
-  GTEST_OUTPUT=xml:$out/gtest/ GTEST_BRIEF=1 GTEST_COLOR=no UBSAN_OPTIONS=print_stacktrace=1 \
+  GTEST_OUTPUT=xml:$out/gtest/ GTEST_COLOR=no UBSAN_OPTIONS=print_stacktrace=1 \
     ctest --test-dir "$dir" --output-on-failure --no-tests=error --timeout "$timeout" -j "$(nproc)" \
-    --output-junit "$out/ctest.xml" </dev/null || true
+    --output-junit "$out/ctest.xml" </dev/null 2>&1 | without_passed_cases || true
+}
+
+# Of a failed binary's output, leaves out the cases that passed: "[ RUN ]" directly followed by "[ OK ]".
+without_passed_cases() {
+  awk '/^\[ RUN      \]/ { if (held != "") print held; held = $0; next }
+       /^\[       OK \]/ && held != "" { held = ""; next }
+       { if (held != "") print held; held = ""; print; fflush() }
+       END { if (held != "") print held }'
 }
 
 tools/setup.sh build
