@@ -47,4 +47,19 @@ class FileWriter final : public ByteSink {
   std::vector<std::byte> buffer_;
 };
 
+// Passes on exactly `bytes` bytes: a producer that gives more or fewer gets an error instead of shifting what follows.
+class ExactSink final : public ByteSink {
+ public:
+  ExactSink(ByteSink* out, int64_t bytes) : out_(out), bytes_(bytes) {}
+
+  using ByteSink::Append;
+  Status Append(std::span<const std::byte> bytes) override;
+  Status Finish() const;
+
+ private:
+  ByteSink* out_;
+  const int64_t bytes_;
+  int64_t written_ = 0;
+};
+
 }  // namespace cachalot

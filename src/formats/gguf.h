@@ -21,6 +21,8 @@
 
 namespace cachalot {
 
+struct GgufHeader;  // gguf_header.h
+
 struct GgufTensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -29,12 +31,6 @@ struct GgufTensor {
   int file_idx = 0;                      // into GgufFile::files()
   int64_t offset = 0;                    // from the start of that file
   int64_t bytes = 0;
-};
-
-// Lets a map keyed by std::string be asked with a string_view.
-struct StringViewHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
 };
 
 class GgufFile {
@@ -85,7 +81,8 @@ class GgufFile {
   static constexpr double kHighest = std::numeric_limits<double>::max();
 
   GgufFile() = default;
-  Status AddSplits(const std::string& opened_path);
+  static Result<std::shared_ptr<GgufFile>> OpenOne(const std::string& path);
+  Status TakeHeader(GgufHeader header);
   Status IndexTensors();
   Status Missing(std::string_view key, std::string_view wanted) const;
   Status Wrong(std::string_view key, const GgufValue& value, std::string_view wanted) const;
@@ -98,8 +95,9 @@ class GgufFile {
   std::vector<GgufEntry> entries_;
   std::vector<GgufTensor> tensors_;
   std::vector<std::shared_ptr<const File>> files_;
-  std::unordered_map<std::string, size_t, StringViewHash, std::equal_to<>> entry_index_;
-  std::unordered_map<std::string, size_t, StringViewHash, std::equal_to<>> tensor_index_;
+  // Views into entries_ and tensors_, which never change again.
+  std::unordered_map<std::string_view, size_t> entry_index_;
+  std::unordered_map<std::string_view, size_t> tensor_index_;
 };
 
 }  // namespace cachalot

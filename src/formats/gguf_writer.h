@@ -21,7 +21,8 @@ class GgufWriter {
   // Puts exactly tensor.bytes bytes into `sink`, in as many pieces as it likes.
   using Fill = std::function<Status(const GgufTensor& tensor, ByteSink& sink)>;
 
-  // A key set again is replaced where it stands.
+  // A key set again is replaced where it stands. general.alignment is left out, so that the metadata of another file can
+  // be copied: this writer's alignment is the format's default, 32.
   void Set(std::string key, GgufValue value);
   void SetU8(std::string key, uint8_t value) { Set(std::move(key), GgufValue::Uint(GgufType::kU8, value)); }
   void SetI8(std::string key, int8_t value) { Set(std::move(key), GgufValue::Int(GgufType::kI8, value)); }

@@ -51,14 +51,14 @@ class HfConfig {
   bool has_rope_per_layer_type() const { return rope_per_layer_type_; }
 
   // With the normalisations above; never null.
-  const nlohmann::json& json() const { return *json_; }
+  const nlohmann::json& root() const { return *root_; }
   const std::string& place() const { return place_; }
 
  private:
   static constexpr double kLowest = std::numeric_limits<double>::lowest();
   static constexpr double kHighest = std::numeric_limits<double>::max();
 
-  HfConfig(std::string place, std::shared_ptr<const nlohmann::json> json);
+  HfConfig(std::string place, std::shared_ptr<const nlohmann::json> root);
 
   const nlohmann::json* Find(std::string_view key) const;  // nullptr when absent or null
   Status Refusal(std::string_view key) const;              // not ok when the key must not be asked for
@@ -66,7 +66,7 @@ class HfConfig {
   Status Wrong(std::string_view key, const nlohmann::json& value, std::string_view wanted) const;
 
   std::string place_;
-  std::shared_ptr<const nlohmann::json> json_;  // an object
+  std::shared_ptr<const nlohmann::json> root_;  // an object
   std::vector<std::string> architectures_;
   bool rope_per_layer_type_ = false;
 };

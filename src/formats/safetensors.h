@@ -18,6 +18,8 @@
 
 namespace cachalot {
 
+inline constexpr size_t kMaxSafetensorsDims = 8;
+
 struct SafetensorsTensor {
   std::string name;
   DType dtype = DType::kF32;
