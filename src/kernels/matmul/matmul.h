@@ -50,7 +50,8 @@ struct GroupedMatmulParams {
 
 void GroupedMatmul(const ExecContext& ctx, const GroupedMatmulParams& params);
 
-// Scratch that a call with up to max_rows rows of x (for the grouped form: the sum over the groups) may take.
-int64_t MatmulWorkspaceBytes(int64_t max_rows, int64_t k);
+// Scratch that a call with up to max_rows rows of x (for the grouped form: the sum over the groups) may take, with a
+// pool of num_threads (0: any pool of up to as many threads as this machine has, or 16).
+int64_t MatmulWorkspaceBytes(int64_t max_rows, int64_t k, int num_threads = 0);
 
 }  // namespace cachalot

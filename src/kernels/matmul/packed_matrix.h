@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/cpu_features.h"
+#include "base/thread_pool.h"
 #include "tensor/buffer.h"
 #include "tensor/dtype.h"
 
@@ -35,7 +36,9 @@ struct PackedMatrix {
   const std::byte* data = nullptr;  // into `storage`, or borrowed (see PackOptions::borrow)
   int64_t data_bytes = 0;           // what one full pass over the matrix reads, scales included
   Buffer storage;
-  const float* block_scales = nullptr;  // FP8, row-major layout: [ceil(n/128), ceil(k/128)]
+  // FP8, row-major layout: [ceil(n / block_scale_rows), ceil(k/128)]
+  const float* block_scales = nullptr;
+  int64_t block_scale_rows = kFp8BlockSize;  // 1 where stacked parts end inside a block of 128 rows
   Buffer scale_storage;
 
   bool empty() const { return n == 0; }
@@ -45,13 +48,15 @@ struct PackOptions {
   Isa isa = Isa::kRef;
   // The caller keeps the part's memory alive for as long as the matrix: a single row-major part is then not copied.
   bool borrow = false;
+  ThreadPool* pool = nullptr;  // null: the caller's thread alone
 };
 
 // Stacks the parts (all of the same dtype and k; k a multiple of the block size) into one matrix. kUnsupported names a
 // type that no kernel reads; kExhausted when memory is short.
 Result<PackedMatrix> PackMatrix(std::span<const MatrixPart> parts, int64_t k, const PackOptions& options);
 
-// Bytes that PackMatrix will own for such a matrix (0 when it would borrow); exact, for the plan before loading.
+// Bytes that PackMatrix will own for such a matrix (0 when it would borrow); exact, for the plan before loading (except
+// that row-major FP8 parts stacked inside a block of 128 rows take more: one row of scales each).
 int64_t PackedBytes(DType dtype, int64_t n, int64_t k, const PackOptions& options);
 
 // Row `row` in F32, whatever the layout: out [k].

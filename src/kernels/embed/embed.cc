@@ -1,0 +1,16 @@
+// One row of the table a token: nothing but a decode, so the generic variant is the only one.
+#include "kernels/embed/embed.h"
+
+namespace cachalot {
+
+void Embed(const ExecContext& ctx, const EmbedParams& params) {
+  const PackedMatrix& table = *params.table;
+  DCHECK(params.num_tokens <= 1 || params.y_stride >= table.k);
+  ctx.pool->ParallelFor(params.num_tokens, [&](int64_t i, int) {
+    const int32_t id = params.token_ids[i];
+    CHECK(id >= 0 && id < table.n) << "token " << id << " of a vocabulary of " << table.n;
+    DecodeRow(table, id, params.y + i * params.y_stride);
+  });
+}
+
+}  // namespace cachalot

@@ -1,0 +1,156 @@
+#include "kernels/matmul/panel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/matmul/packed_matrix.h"
+#include "quant/format.h"
+#include "quant/fp8_e4m3.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int64_t kFp8ScaleBytes = kPanelRows * static_cast<int64_t>(sizeof(float));
+
+// --- Plain types: [k][16]. ---
+
+template <typename T>
+void PackPlain(const PanelSource& source, int64_t k, std::byte* panel) {
+  T* out = reinterpret_cast<T*>(panel);
+  for (int64_t r = 0; r < kPanelRows; ++r) {
+    const std::byte* row = source.rows[r];
+    for (int64_t i = 0; i < k; ++i) {
+      T value{};
+      if (row != nullptr) std::memcpy(&value, row + i * sizeof(T), sizeof(T));
+      out[i * kPanelRows + r] = value;
+    }
+  }
+}
+
+// --- FP8: blocks of 128 of k, each with its scales in front. ---
+
+void PackFp8(const PanelSource& source, int64_t k, std::byte* panel) {
+  for (int64_t k0 = 0; k0 < k; k0 += kFp8BlockSize) {
+    const int64_t len = std::min(kFp8BlockSize, k - k0);
+    float scales[kPanelRows] = {};
+    std::byte* codes = panel + kFp8ScaleBytes;
+    for (int64_t r = 0; r < kPanelRows; ++r) {
+      const std::byte* row = source.rows[r];
+      if (row != nullptr) scales[r] = source.scales[r][k0 / kFp8BlockSize];
+      for (int64_t i = 0; i < len; ++i) {
+        const std::byte code = row != nullptr ? row[k0 + i] : std::byte{0};
+        if ((code & std::byte{0x7f}) == std::byte{0x7f}) scales[r] = std::numeric_limits<float>::quiet_NaN();
+        codes[i * kPanelRows + r] = code;
+      }
+    }
+    std::memcpy(panel, scales, sizeof(scales));
+    panel += kFp8ScaleBytes + len * kPanelRows;
+  }
+}
+
+void DecodeFp8Row(const std::byte* panel, int64_t row, int64_t k, float* out) {
+  for (int64_t k0 = 0; k0 < k; k0 += kFp8BlockSize) {
+    const int64_t len = std::min(kFp8BlockSize, k - k0);
+    float scale;
+    std::memcpy(&scale, panel + row * sizeof(float), sizeof(scale));
+    const std::byte* codes = panel + kFp8ScaleBytes + row;
+    for (int64_t i = 0; i < len; ++i) {
+      out[k0 + i] = FP8E4M3ToF32(static_cast<uint8_t>(codes[i * kPanelRows])) * scale;
+    }
+    panel += kFp8ScaleBytes + len * kPanelRows;
+  }
+}
+
+// --- Block formats: kHeads F16 numbers in front of kQuads times four bytes, in the source and in the panel. ---
+
+template <int kHeads, int kQuads>
+struct BlockLayout {
+  static constexpr int64_t kSourceBytes = kHeads * 2 + kQuads * 4;
+  static constexpr int64_t kPanelBytes = kSourceBytes * kPanelRows;
+  static constexpr int64_t kQuadsOffset = kHeads * 2 * kPanelRows;
+
+  static void Pack(const PanelSource& source, int64_t k, std::byte* panel) {
+    const int64_t num_blocks = k / 32;
+    for (int64_t b = 0; b < num_blocks; ++b, panel += kPanelBytes) {
+      for (int64_t r = 0; r < kPanelRows; ++r) {
+        std::byte block[kSourceBytes] = {};
+        if (source.rows[r] != nullptr) std::memcpy(block, source.rows[r] + b * kSourceBytes, kSourceBytes);
+        for (int h = 0; h < kHeads; ++h) std::memcpy(panel + (h * kPanelRows + r) * 2, block + h * 2, 2);
+        for (int q = 0; q < kQuads; ++q) {
+          std::memcpy(panel + kQuadsOffset + (q * kPanelRows + r) * 4, block + kHeads * 2 + q * 4, 4);
+        }
+      }
+    }
+  }
+
+  static void DecodeRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
+    const QuantFormat* format = FindQuantFormat(dtype);
+    for (int64_t k0 = 0; k0 < k; k0 += 32, panel += kPanelBytes) {
+      std::byte block[kSourceBytes];
+      for (int h = 0; h < kHeads; ++h) std::memcpy(block + h * 2, panel + (h * kPanelRows + row) * 2, 2);
+      for (int q = 0; q < kQuads; ++q) {
+        std::memcpy(block + kHeads * 2 + q * 4, panel + kQuadsOffset + (q * kPanelRows + row) * 4, 4);
+      }
+      format->decode(block, out + k0, 32);
+    }
+  }
+};
+using Q8_0Layout = BlockLayout<1, 8>;
+using Q4_0Layout = BlockLayout<1, 4>;
+using Q4_1Layout = BlockLayout<2, 4>;
+
+void DecodePlainRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
+  const QuantFormat* format = FindQuantFormat(dtype);
+  const int64_t size = GetDTypeInfo(dtype).block_bytes;
+  for (int64_t i = 0; i < k; ++i) format->decode(panel + (i * kPanelRows + row) * size, out + i, 1);
+}
+
+}  // namespace
+
+bool HasPanelLayout(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kFP8E4M3:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1: return true;
+    default: return false;
+  }
+}
+
+int64_t PanelBytes(DType dtype, int64_t k) {
+  const int64_t bytes = DTypeBytes(dtype, k) * kPanelRows;
+  if (dtype != DType::kFP8E4M3) return bytes;
+  return bytes + (k + kFp8BlockSize - 1) / kFp8BlockSize * kFp8ScaleBytes;
+}
+
+void PackPanel(DType dtype, const PanelSource& source, int64_t k, std::byte* panel) {
+  switch (dtype) {
+    case DType::kF32: return PackPlain<uint32_t>(source, k, panel);
+    case DType::kF16:
+    case DType::kBF16: return PackPlain<uint16_t>(source, k, panel);
+    case DType::kFP8E4M3: return PackFp8(source, k, panel);
+    case DType::kQ8_0: return Q8_0Layout::Pack(source, k, panel);
+    case DType::kQ4_0: return Q4_0Layout::Pack(source, k, panel);
+    case DType::kQ4_1: return Q4_1Layout::Pack(source, k, panel);
+    default: CHECK(false) << DTypeName(dtype) << " has no panel layout";
+  }
+}
+
+void DecodePanelRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16: return DecodePlainRow(dtype, panel, row, k, out);
+    case DType::kFP8E4M3: return DecodeFp8Row(panel, row, k, out);
+    case DType::kQ8_0: return Q8_0Layout::DecodeRow(dtype, panel, row, k, out);
+    case DType::kQ4_0: return Q4_0Layout::DecodeRow(dtype, panel, row, k, out);
+    case DType::kQ4_1: return Q4_1Layout::DecodeRow(dtype, panel, row, k, out);
+    default: CHECK(false) << DTypeName(dtype) << " has no panel layout";
+  }
+}
+
+}  // namespace cachalot

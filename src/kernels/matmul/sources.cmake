@@ -1,0 +1,5 @@
+list(APPEND KERNEL_SOURCES
+  matmul/matmul.cc
+  matmul/matmul_ref.cc
+  matmul/pack.cc
+  matmul/panel.cc)
