@@ -1,0 +1,162 @@
+#include "kv/block_manager.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cachalot {
+namespace {
+
+int32_t CeilDiv(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+
+}  // namespace
+
+BlockManager::BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, int32_t max_seq_tokens)
+    : groups_(std::move(groups)), max_seq_tokens_(max_seq_tokens) {
+  pools_.reserve(groups_.size());
+  for (const KvGroupInfo& group : groups_) {
+    CHECK(group.block_tokens > 0 && group.num_blocks >= 0 && group.window >= 0) << group.name;
+    pools_.emplace_back(group.num_blocks);
+  }
+  tables_.resize(static_cast<size_t>(num_slots) * groups_.size());
+  for (size_t i = 0; i < tables_.size(); ++i) {
+    const KvGroupInfo& group = groups_[i % groups_.size()];
+    // Entries that fell out of a window stay in the table, so there the pool's size is no bound.
+    const int32_t longest = CeilDiv(max_seq_tokens, group.block_tokens);
+    tables_[i].blocks.reserve(
+        static_cast<size_t>(group.window > 0 ? longest : std::min(longest, group.num_blocks)));
+  }
+}
+
+const BlockTable& BlockManager::table(int32_t slot, int32_t group) const {
+  return tables_[static_cast<size_t>(slot) * groups_.size() + static_cast<size_t>(group)];
+}
+
+BlockTable& BlockManager::Table(int32_t slot, int32_t group) {
+  return tables_[static_cast<size_t>(slot) * groups_.size() + static_cast<size_t>(group)];
+}
+
+bool BlockManager::NeedsCopy(const BlockTable& table, int32_t group, int32_t num_tokens) const {
+  return num_tokens > table.num_tokens && table.num_tokens % groups_[static_cast<size_t>(group)].block_tokens != 0 &&
+         pool(group).refcount(table.blocks.back()) > 1;
+}
+
+KvFit BlockManager::CanAllocate(int32_t slot, int32_t num_tokens) const {
+  KvFit fit = KvFit::kNow;
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    const BlockTable& held = table(slot, g);
+    const int32_t wanted = CeilDiv(num_tokens, group(g).block_tokens) - held.num_entries() +
+                           (NeedsCopy(held, g, num_tokens) ? 1 : 0);
+    if (wanted <= pool(g).num_free()) continue;
+    if (wanted > pool(g).num_free() + pool(g).num_pending()) return KvFit::kNever;
+    fit = KvFit::kLater;
+  }
+  return fit;
+}
+
+void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id, std::vector<BlockWrite>* writes,
+                            std::vector<BlockCopy>* copies) {
+  CHECK(num_tokens <= max_seq_tokens_) << num_tokens << " tokens in a sequence of at most " << max_seq_tokens_;
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    BlockTable& held = Table(slot, g);
+    BlockPool& pool = pools_[static_cast<size_t>(g)];
+    if (NeedsCopy(held, g, num_tokens)) {
+      const int32_t shared = held.blocks.back();
+      const int32_t copy = pool.Allocate();
+      held.blocks.back() = copy;
+      copies->push_back({.group = g, .from_block = shared, .to_block = copy});
+      writes->push_back({.slot = slot, .group = g, .index = held.num_entries() - 1, .block_id = copy});
+      pool.Unref(shared, step_id);  // this step still reads it
+    }
+    const int32_t num_entries = CeilDiv(num_tokens, group(g).block_tokens);
+    for (int32_t index = held.num_entries(); index < num_entries; ++index) {
+      const int32_t block = pool.Allocate();
+      held.blocks.push_back(block);
+      writes->push_back({.slot = slot, .group = g, .index = index, .block_id = block});
+    }
+    held.num_tokens = std::max(held.num_tokens, num_tokens);
+  }
+}
+
+void BlockManager::Fork(int32_t from, int32_t to, std::vector<BlockWrite>* writes) {
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    const BlockTable& parent = table(from, g);
+    BlockTable& child = Table(to, g);
+    CHECK(child.blocks.empty()) << "fork into slot " << to << ", which holds blocks";
+    child.num_dropped = parent.num_dropped;
+    child.num_tokens = parent.num_tokens;
+    for (int32_t index = 0; index < parent.num_entries(); ++index) {
+      const int32_t block = parent.blocks[static_cast<size_t>(index)];
+      child.blocks.push_back(block);
+      if (block == kNoBlock) continue;
+      pools_[static_cast<size_t>(g)].Ref(block);
+      writes->push_back({.slot = to, .group = g, .index = index, .block_id = block});
+    }
+  }
+}
+
+void BlockManager::Free(int32_t slot, uint64_t last_step) {
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    BlockTable& held = Table(slot, g);
+    // Backwards, so that the stack of free blocks gives them out again in the order in which they lay.
+    for (int32_t index = held.num_entries() - 1; index >= held.num_dropped; --index) {
+      pools_[static_cast<size_t>(g)].Unref(held.blocks[static_cast<size_t>(index)], last_step);
+    }
+    held.blocks.clear();
+    held.num_dropped = 0;
+    held.num_tokens = 0;
+  }
+}
+
+void BlockManager::DropBehindWindow(int32_t slot, int32_t num_computed, uint64_t last_step) {
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    if (group(g).window <= 0) continue;
+    // The next token stands at position num_computed and reads the `window` positions that end with itself.
+    const int32_t first_read = std::max(0, num_computed - group(g).window + 1);
+    BlockTable& held = Table(slot, g);
+    for (const int32_t end = first_read / group(g).block_tokens; held.num_dropped < end; ++held.num_dropped) {
+      int32_t& block = held.blocks[static_cast<size_t>(held.num_dropped)];
+      pools_[static_cast<size_t>(g)].Unref(block, last_step);
+      block = kNoBlock;
+    }
+  }
+}
+
+void BlockManager::Release(uint64_t completed_step) {
+  for (BlockPool& pool : pools_) pool.Release(completed_step);
+}
+
+int32_t BlockManager::PeakBlocks(int32_t g, int32_t num_tokens, int32_t max_q_len) const {
+  const int32_t all = CeilDiv(num_tokens, group(g).block_tokens);
+  if (group(g).window <= 0) return all;
+  // A step reads and writes window - 1 + q_len positions in a row, the first at worst at the end of its block.
+  const int64_t span = int64_t{group(g).window} - 1 + max_q_len;
+  return std::min(all, CeilDiv(span - 1, group(g).block_tokens) + 1);
+}
+
+KvSequenceLimits BlockManager::SequenceLimits(int32_t max_q_len) const {
+  KvSequenceLimits limits{.max_tokens = max_seq_tokens_, .max_q_len = max_q_len};
+  for (const KvGroupInfo& group : groups_) {
+    const int64_t pool_tokens = int64_t{group.num_blocks} * group.block_tokens;
+    if (pool_tokens >= max_seq_tokens_) continue;
+    // PeakBlocks solved for max_q_len: the longest step with which a window rolls on within the pool.
+    const int64_t rolling_q_len = pool_tokens - group.block_tokens + 2 - group.window;
+    if (group.window > 0 && rolling_q_len >= 1) {
+      limits.max_q_len = static_cast<int32_t>(std::min<int64_t>(limits.max_q_len, rolling_q_len));
+    } else {
+      limits.max_tokens = static_cast<int32_t>(std::min<int64_t>(limits.max_tokens, pool_tokens));
+    }
+  }
+  return limits;
+}
+
+KvGroupUsage BlockManager::Usage(int32_t g) const {
+  KvGroupUsage usage{.num_blocks = pool(g).num_blocks(), .num_used = pool(g).num_used(),
+                     .num_pending = pool(g).num_pending()};
+  for (size_t i = static_cast<size_t>(g); i < tables_.size(); i += groups_.size()) {
+    usage.unused_tokens += int64_t{tables_[i].num_entries()} * group(g).block_tokens - tables_[i].num_tokens;
+  }
+  return usage;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,18 @@
+#include "sched/policy/fcfs.h"
+
+namespace cachalot {
+namespace {
+
+class FcfsPolicy final : public SchedulingPolicy {
+ public:
+  bool Before(const Sequence& a, const Sequence& b) const override {
+    return a.spec.priority != b.spec.priority ? a.spec.priority < b.spec.priority : a.id < b.id;
+  }
+  size_t ChooseVictim(std::span<Sequence* const> candidates) const override { return candidates.size() - 1; }
+};
+
+}  // namespace
+
+std::unique_ptr<SchedulingPolicy> MakeFcfsPolicy() { return std::make_unique<FcfsPolicy>(); }
+
+}  // namespace cachalot

@@ -1,0 +1,130 @@
+#include "sched/scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cachalot {
+
+Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerLimits limits, SchedulerOptions options,
+                                                     std::unique_ptr<SchedulingPolicy> policy) {
+  RETURN_IF_ERROR(CheckSchedulerOptions(limits, options));
+  return std::unique_ptr<Scheduler>(new Scheduler(std::move(limits), options, std::move(policy)));
+}
+
+Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options, std::unique_ptr<SchedulingPolicy> policy)
+    : limits_(std::move(limits)),
+      options_(options),
+      policy_(std::move(policy)),
+      blocks_(limits_.kv_groups, limits_.max_seqs, limits_.max_context),
+      step_budget_(std::min(options.max_batch_tokens, limits_.max_step_tokens)),
+      max_running_(std::min(limits_.max_seqs, step_budget_)) {
+  const KvSequenceLimits alone = blocks_.SequenceLimits(std::min(options.prefill_chunk, step_budget_));
+  max_q_len_ = alone.max_q_len;
+  max_seq_tokens_ = alone.max_tokens;
+
+  const size_t max_seqs = static_cast<size_t>(limits_.max_seqs);
+  running_.reserve(max_seqs);
+  rows_.reserve(max_seqs);
+  free_slots_.reserve(max_seqs);
+  for (int32_t slot = limits_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  promised_.resize(limits_.kv_groups.size());
+}
+
+Status Scheduler::CanAdd(const SequenceSpec& spec) const {
+  if (spec.prompt_ids.empty()) return InvalidArgument("the prompt is empty: at least one token is needed");
+  if (spec.max_tokens < 0) return InvalidArgument("max_tokens is {}: must be at least 0", spec.max_tokens);
+  const size_t num_prompt = spec.prompt_ids.size();
+  const size_t room = static_cast<size_t>(max_seq_tokens_);
+  const char* limit = max_seq_tokens_ < limits_.max_context ? "KV cache" : "context";
+  if (num_prompt > room) {
+    return InvalidArgument("the prompt has {} tokens: the {} holds {}", num_prompt, limit, room);
+  }
+  if (num_prompt == room && spec.max_tokens > 0) {
+    return InvalidArgument("the prompt has {} tokens and fills the {} of {}: no room to generate", num_prompt, limit, room);
+  }
+  if ((spec.all_logits || spec.mtp_logits) && limits_.max_logit_rows < 1) {
+    return Unsupported("logits of every position: this executor was set up for 0 logit rows a step");
+  }
+  return Status::Ok();
+}
+
+void Scheduler::Add(Sequence* seq) {
+  CHECK(seq->state == SequenceState::kNew && CanAdd(seq->spec).ok()) << "sequence " << seq->id;
+  seq->tokens = std::move(seq->spec.prompt_ids);
+  seq->num_prompt = seq->num_tokens();
+  seq->max_total = static_cast<int32_t>(
+      std::min<int64_t>(int64_t{seq->num_prompt} + seq->spec.max_tokens, max_seq_tokens_));
+  // Room for everything that may be pushed later, so that a preemption need not allocate.
+  const size_t live = waiting_.size() + running_.size() + 1;
+  if (waiting_.capacity() < live) waiting_.reserve(2 * live);
+  PushWaiting(seq);
+}
+
+void Scheduler::Remove(Sequence* seq) {
+  CHECK(!in_flight_) << "Remove of sequence " << seq->id << " while step " << step_id_ << " is in flight";
+  CHECK(seq->state != SequenceState::kNew) << "Remove of sequence " << seq->id << ", which was not added";
+  if (seq->state == SequenceState::kWaiting) {
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), seq));
+  } else {
+    running_.erase(std::find(running_.begin(), running_.end(), seq));
+    LeaveSlot(seq);
+  }
+  seq->state = SequenceState::kNew;
+}
+
+void Scheduler::Commit(const StepResult& result) {
+  CHECK(in_flight_ && result.step_id == step_id_) << "commit of step " << result.step_id << ", planned " << step_id_;
+  CHECK(result.rows.size() == rows_.size()) << result.rows.size() << " results for " << rows_.size() << " rows";
+  in_flight_ = false;
+  for (size_t i = 0; i < rows_.size(); ++i) rows_[i].end = Advance(rows_[i].seq, result.rows[i]);
+  blocks_.Release(step_id_);
+}
+
+void Scheduler::Abandon() {
+  CHECK(in_flight_) << "no step to abandon";
+  in_flight_ = false;
+  blocks_.Release(step_id_);
+}
+
+SequenceEnd Scheduler::Advance(Sequence* seq, const ResultRow& row) {
+  const bool samples = seq->num_computed + seq->q_len == seq->num_tokens() && seq->num_tokens() < seq->max_total;
+  CHECK(row.slot == seq->slot && row.num_computed == seq->num_computed + seq->q_len)
+      << "sequence " << seq->id << " in slot " << seq->slot << ": " << row.num_computed << " tokens in slot " << row.slot;
+  seq->num_computed = row.num_computed;
+  seq->num_reported = std::max(seq->num_reported, seq->num_computed);
+  blocks_.DropBehindWindow(seq->slot, seq->num_computed, step_id_);
+  if (samples) {
+    if (row.sampled_token < 0 || row.sampled_token >= limits_.vocab_size) return SequenceEnd::kBadToken;
+    seq->tokens.push_back(row.sampled_token);
+    seq->device_has_last_token = true;
+    const auto& stops = seq->spec.stop_ids;
+    if (std::find(stops.begin(), stops.end(), row.sampled_token) != stops.end()) return SequenceEnd::kStop;
+    return seq->num_tokens() == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;
+  }
+  return seq->num_computed == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;  // max_tokens 0
+}
+
+void Scheduler::Preempt(Sequence* seq) {
+  LeaveSlot(seq);
+  ++num_preemptions_;
+  PushWaiting(seq);
+}
+
+void Scheduler::LeaveSlot(Sequence* seq) {
+  blocks_.Free(seq->slot, seq->last_step);
+  free_slots_.push_back(seq->slot);
+  if (seq->wants_logits()) --num_running_logits_;
+  seq->slot = -1;
+  seq->num_computed = 0;
+  seq->device_has_last_token = false;
+}
+
+void Scheduler::PushWaiting(Sequence* seq) {
+  seq->state = SequenceState::kWaiting;
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), seq,
+                                   [this](const Sequence* a, const Sequence* b) { return policy_->Before(*b, *a); }),
+                  seq);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,106 @@
+// Scheduler: which tokens of which sequences each step computes. One token budget a step: first the sequences that
+// decode, then chunks of the prompts that run, then newcomers from the waiting queue.
+// Invariants: a plan never exceeds the executor's limits. Every running sequence can decode in every step (admission
+// sees to it), so none starves. Memory is granted in the policy's order, and only sequences behind the one that needs it
+// are preempted: the first always advances, so all end. A preempted sequence keeps its tokens and is computed anew.
+// Single-threaded and deterministic: the same calls give the same plans. In steady state it allocates nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/block_manager.h"
+#include "sched/plan.h"
+#include "sched/policy/scheduling_policy.h"
+#include "sched/scheduler_options.h"
+#include "sched/sequence.h"
+
+namespace cachalot {
+
+// One row of the step: beside StepPlan::rows[i] before Commit, and StepResult::rows[i] after it.
+struct ScheduledRow {
+  Sequence* seq = nullptr;
+  bool is_new = false;                    // its positions were not computed and reported before
+  SequenceEnd end = SequenceEnd::kNone;   // set by Commit; the owner then calls Remove
+};
+
+class Scheduler {
+ public:
+  static Result<std::unique_ptr<Scheduler>> Create(SchedulerLimits limits, SchedulerOptions options,
+                                                   std::unique_ptr<SchedulingPolicy> policy);
+
+  // Tokens that one sequence can hold, prompt and generated: the context, or less if the KV pools are smaller.
+  int32_t max_seq_tokens() const { return max_seq_tokens_; }
+  // Why this sequence could never run.
+  Status CanAdd(const SequenceSpec& spec) const;
+  // Queues it; it must outlive its Remove. CanAdd must have agreed.
+  void Add(Sequence* seq);
+  // Forgets it, in whatever state it is, and frees what it holds. Not between Plan and Commit.
+  void Remove(Sequence* seq);
+
+  // Fills the next step. No rows: nothing can be done now.
+  void Plan(StepPlan* plan);
+  // The step was computed: advances its sequences.
+  void Commit(const StepResult& result);
+  // The step failed: what the cache holds for its sequences is unknown, and the owner must Remove each of them.
+  void Abandon();
+  // Of the last plan.
+  std::span<ScheduledRow> rows() { return rows_; }
+
+  int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
+  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int64_t num_preemptions() const { return num_preemptions_; }
+  const BlockManager& blocks() const { return blocks_; }
+
+ private:
+  Scheduler(SchedulerLimits limits, SchedulerOptions options, std::unique_ptr<SchedulingPolicy> policy);
+
+  // The parts of Plan, in order (scheduler_plan.cc).
+  void ReserveFor(StepPlan* plan) const;
+  void ShareBudget();
+  bool GrantMemory(StepPlan* plan);
+  void AddRunningRows(StepPlan* plan);
+  void Admit(StepPlan* plan);
+
+  int32_t Share(const Sequence& seq) const;
+  void Take(Sequence* seq);
+  bool CanAdmit(const Sequence& seq);
+  void PromiseMemory(const Sequence& seq);
+  void Enter(Sequence* seq, StepPlan* plan);
+  void AddRow(Sequence* seq, StepPlan* plan);
+
+  SequenceEnd Advance(Sequence* seq, const ResultRow& row);
+  void Preempt(Sequence* seq);
+  void LeaveSlot(Sequence* seq);
+  void PushWaiting(Sequence* seq);
+
+  const SchedulerLimits limits_;
+  const SchedulerOptions options_;
+  const std::unique_ptr<SchedulingPolicy> policy_;
+  BlockManager blocks_;
+  int32_t step_budget_ = 0;     // tokens of one step
+  int32_t max_running_ = 0;
+  int32_t max_q_len_ = 0;
+  int32_t max_seq_tokens_ = 0;
+
+  std::vector<Sequence*> waiting_;   // last runs first
+  std::vector<Sequence*> running_;   // first runs first
+  int32_t num_running_logits_ = 0;   // of them, those that want logits of every position
+  std::vector<int32_t> free_slots_;
+  int64_t num_preemptions_ = 0;
+
+  uint64_t step_id_ = 0;
+  bool in_flight_ = false;
+  std::vector<ScheduledRow> rows_;
+
+  // While planning.
+  int32_t budget_left_ = 0;
+  int32_t logit_rows_left_ = 0;
+  std::vector<int64_t> promised_;    // [groups] blocks that running sequences still need for the tokens they hold
+};
+
+}  // namespace cachalot

@@ -1,0 +1,46 @@
+// What the scheduler may be told: the executor's hard limits, and the knobs that a user or a controller turns.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/plan.h"
+
+namespace cachalot {
+
+// Given by the executor; no plan exceeds them.
+struct SchedulerLimits {
+  int32_t max_seqs = 0;
+  int32_t max_step_tokens = 0;
+  int32_t max_context = 0;
+  int32_t vocab_size = 0;
+  int32_t max_logit_rows = 0;
+  std::vector<KvGroupInfo> kv_groups;
+};
+
+struct SchedulerOptions {
+  int32_t max_batch_tokens = 512;        // token budget of a step (clipped to the executor's)
+  int32_t prefill_chunk = 512;           // a sequence advances by at most this many tokens in a step
+  int32_t reserve_blocks_per_seq = 1;    // blocks that admission leaves free in each group for every running sequence
+};
+
+struct SchedulerKnob {
+  std::string_view name;
+  std::string_view unit;
+  int32_t min = 0;
+  int32_t max = 0;
+  int32_t SchedulerOptions::* value;
+};
+
+inline constexpr SchedulerKnob kSchedulerKnobs[] = {
+    {"max_batch_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::max_batch_tokens},
+    {"prefill_chunk", "tokens", 1, 1 << 20, &SchedulerOptions::prefill_chunk},
+    {"reserve_blocks_per_seq", "blocks", 0, 1 << 10, &SchedulerOptions::reserve_blocks_per_seq},
+};
+
+// Every knob within its range, and limits with which at least one token can be computed.
+Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptions& options);
+
+}  // namespace cachalot

@@ -1,0 +1,187 @@
+// Scheduler::Plan, from the budget to the rows.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler.h"
+
+namespace cachalot {
+
+void Scheduler::Plan(StepPlan* plan) {
+  CHECK(!in_flight_) << "step " << step_id_ << " is still in flight";
+  ReserveFor(plan);
+  plan->Clear();
+  plan->step_id = ++step_id_;
+  rows_.clear();
+  budget_left_ = step_budget_;
+  logit_rows_left_ = limits_.max_logit_rows;
+
+  ShareBudget();
+  const bool preempted = GrantMemory(plan);
+  AddRunningRows(plan);
+  if (!preempted) Admit(plan);
+
+  in_flight_ = !rows_.empty();
+  if (!in_flight_) blocks_.Release(step_id_);
+}
+
+void Scheduler::ReserveFor(StepPlan* plan) const {
+  const size_t max_rows = static_cast<size_t>(max_running_);
+  size_t max_writes = 0;
+  for (const KvGroupInfo& group : limits_.kv_groups) {
+    max_writes += max_rows + static_cast<size_t>(step_budget_ / group.block_tokens);
+  }
+  plan->rows.reserve(max_rows);
+  plan->token_ids.reserve(static_cast<size_t>(step_budget_));
+  plan->block_writes.reserve(max_writes);
+  plan->block_copies.reserve(max_rows * limits_.kv_groups.size());
+  plan->setups.reserve(max_rows);
+}
+
+// Decodes first; max_running_ and num_running_logits_ are such that each gets its token.
+void Scheduler::ShareBudget() {
+  for (const bool decodes : {true, false}) {
+    for (Sequence* seq : running_) {
+      if (seq->device_has_last_token == decodes) Take(seq);
+    }
+  }
+}
+
+// How many tokens of `seq` this step can compute with what is left.
+int32_t Scheduler::Share(const Sequence& seq) const {
+  int32_t q_len = std::min({seq.num_pending(), max_q_len_, budget_left_});
+  const bool again = seq.num_computed < seq.num_reported;
+  // A row is reported wholly or not at all, so it ends where the reported positions end.
+  if (again && (seq.wants_logits() || seq.spec.prompt_logprobs)) {
+    q_len = std::min(q_len, seq.num_reported - seq.num_computed);
+  }
+  // The MTP layer needs its KV computed again; the logits are not needed, but come with it.
+  if (seq.spec.mtp_logits || (seq.spec.all_logits && !again)) q_len = std::min(q_len, logit_rows_left_);
+  return q_len;
+}
+
+void Scheduler::Take(Sequence* seq) {
+  seq->q_len = Share(*seq);
+  budget_left_ -= seq->q_len;
+  if (seq->wants_logits()) logit_rows_left_ -= std::min(seq->q_len, logit_rows_left_);
+}
+
+// From the first to the last in the policy's order, so that whoever is preempted has nothing in the plan yet.
+bool Scheduler::GrantMemory(StepPlan* plan) {
+  bool preempted = false;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence* seq = running_[i];
+    if (seq->q_len == 0) continue;
+    const int32_t num_tokens = seq->num_computed + seq->q_len;
+    KvFit fit = blocks_.CanAllocate(seq->slot, num_tokens);
+    while (fit == KvFit::kNever) {
+      const std::span<Sequence* const> candidates(running_.data() + i, running_.size() - i);
+      const size_t victim_idx = policy_->ChooseVictim(candidates);
+      Sequence* victim = candidates[victim_idx];
+      CHECK(victim_idx > 0 || candidates.size() == 1) << "the policy preempts the first of several";
+      CHECK(running_.size() > 1) << "sequence " << seq->id << " does not fit alone: a leak of KV blocks";
+      running_.erase(running_.begin() + static_cast<ptrdiff_t>(i + victim_idx));
+      Preempt(victim);
+      preempted = true;
+      if (victim == seq) return true;
+      fit = blocks_.CanAllocate(seq->slot, num_tokens);
+    }
+    if (fit == KvFit::kNow) {
+      blocks_.Allocate(seq->slot, num_tokens, step_id_, &plan->block_writes, &plan->block_copies);
+    } else {
+      seq->q_len = 0;  // its turn comes when the steps in flight are committed
+    }
+  }
+  return preempted;
+}
+
+void Scheduler::AddRunningRows(StepPlan* plan) {
+  for (const bool decodes : {true, false}) {
+    for (Sequence* seq : running_) {
+      if (seq->device_has_last_token == decodes && seq->q_len > 0) AddRow(seq, plan);
+    }
+  }
+}
+
+// In order, and nobody overtakes: a large request would wait for ever.
+void Scheduler::Admit(StepPlan* plan) {
+  if (waiting_.empty() || num_running() == max_running_ || budget_left_ == 0) return;
+  std::fill(promised_.begin(), promised_.end(), 0);
+  for (const Sequence* seq : running_) PromiseMemory(*seq);
+  while (!waiting_.empty() && CanAdmit(*waiting_.back())) {
+    Sequence* seq = waiting_.back();
+    waiting_.pop_back();
+    Take(seq);
+    Enter(seq, plan);
+    blocks_.Allocate(seq->slot, seq->q_len, step_id_, &plan->block_writes, &plan->block_copies);
+    PromiseMemory(*seq);
+    AddRow(seq, plan);
+  }
+}
+
+void Scheduler::PromiseMemory(const Sequence& seq) {
+  for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
+    const int32_t missing =
+        blocks_.PeakBlocks(g, seq.num_tokens(), max_q_len_) - blocks_.table(seq.slot, g).num_held();
+    promised_[static_cast<size_t>(g)] += std::max(0, missing);
+  }
+}
+
+// Everything that runs can finish the tokens it holds, and has a reserve to grow into. Nothing runs: it fits, by CanAdd.
+bool Scheduler::CanAdmit(const Sequence& seq) {
+  if (num_running() == max_running_ || Share(seq) == 0) return false;
+  if (seq.wants_logits() && num_running_logits_ == limits_.max_logit_rows) return false;
+  for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
+    const int64_t reserve = int64_t{options_.reserve_blocks_per_seq} * num_running();
+    const int64_t free = blocks_.pool(g).num_free() - promised_[static_cast<size_t>(g)] - reserve;
+    if (blocks_.PeakBlocks(g, seq.num_tokens(), max_q_len_) > free) return false;
+  }
+  return true;
+}
+
+void Scheduler::Enter(Sequence* seq, StepPlan* plan) {
+  seq->state = SequenceState::kRunning;
+  seq->slot = free_slots_.back();
+  free_slots_.pop_back();
+  if (seq->wants_logits()) ++num_running_logits_;
+  seq->tokens.reserve(static_cast<size_t>(seq->max_total));
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), seq,
+                                   [this](const Sequence* a, const Sequence* b) { return policy_->Before(*a, *b); }),
+                  seq);
+
+  SlotSetup setup{.slot = seq->slot, .sampling = seq->spec.sampling};
+  setup.history_begin = static_cast<int32_t>(plan->history_ids.size());
+  if (seq->spec.sampling.has_penalties()) {
+    setup.history_len = seq->num_tokens();
+    setup.history_num_prompt = seq->num_prompt;
+    plan->history_ids.insert(plan->history_ids.end(), seq->tokens.begin(), seq->tokens.end());
+  }
+  plan->setups.push_back(std::move(setup));
+}
+
+void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
+  const SequenceSpec& spec = seq->spec;
+  const int32_t end = seq->num_computed + seq->q_len;
+  const bool is_new = seq->num_computed >= seq->num_reported;
+  PlanRow row{.slot = seq->slot, .q_len = seq->q_len, .num_computed = seq->num_computed};
+  if (!seq->device_has_last_token) {
+    row.token_begin = static_cast<int32_t>(plan->token_ids.size());
+    plan->token_ids.insert(plan->token_ids.end(), seq->tokens.begin() + seq->num_computed, seq->tokens.begin() + end);
+  }
+  if (end < seq->num_tokens()) row.next_token = seq->tokens[static_cast<size_t>(end)];
+  if (end == seq->num_tokens() && seq->num_tokens() < seq->max_total) {
+    row.outputs |= kOutputSample;
+    if (spec.num_top_logprobs >= 0) {
+      row.outputs |= kOutputTopLogprobs;
+      row.num_top_logprobs = spec.num_top_logprobs;
+    }
+  }
+  // Position p brings log p(prompt[p + 1]), so the prompt's last position has none.
+  if (spec.prompt_logprobs && is_new && seq->num_computed < seq->num_prompt - 1) row.outputs |= kOutputPromptLogprobs;
+  if (spec.all_logits && is_new) row.outputs |= kOutputAllLogits;
+  if (spec.mtp_logits) row.outputs |= kOutputMtp;
+  seq->last_step = step_id_;
+  plan->rows.push_back(row);
+  rows_.push_back({.seq = seq, .is_new = is_new});
+}
+
+}  // namespace cachalot
