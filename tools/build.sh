@@ -33,18 +33,19 @@ if ! configured; then
   fi
 fi
 
+cd "$dir"
 export NINJA_STATUS='[%f/%t %es] '
 if [[ -t 2 ]]; then
-  ninja -C "$dir" -j "$(build_jobs)" "$@" 8>&- >&2
+  ninja -j "$(build_jobs)" "$@" 8>&- >&2
 else
   # Without a terminal, one line per tenth of the work; whatever a compiler says passes whole.
-  ninja -C "$dir" -j "$(build_jobs)" "$@" 8>&- | awk '
+  ninja -j "$(build_jobs)" "$@" 8>&- | awk '
     match($0, /^\[[0-9]+\/[0-9]+ [0-9.]+s\] /) {
       split(substr($0, 2), part, /[\/ ]/)
       tenth = int(10 * part[1] / part[2])
       if (tenth == last && part[1] != part[2]) next
       last = tenth
     }
-    /^ninja: Entering directory/ || /^ninja: no work to do/ { next }
+    /^ninja: no work to do/ { next }
     { print; fflush() }' >&2
 fi

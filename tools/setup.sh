@@ -41,6 +41,12 @@ fi
 # Waits for another apt (unattended upgrades on a new machine) and never asks anything.
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
 
+# On a terminal apt shows its own progress; elsewhere its hundreds of lines matter only when it fails.
+aloud() {
+  if [[ -t 2 ]]; then "$@" </dev/null >&2; return; fi
+  local output
+  output=$("$@" </dev/null 2>&1) || { printf '%s\n' "$output" >&2; return 1; }
+}
 known_to_apt() {
   local package
   for package in "$@"; do
@@ -49,14 +55,14 @@ known_to_apt() {
 }
 refresh_lists() {
   say "refreshing the package lists"
-  "${apt[@]}" update >&2 || die "apt-get update failed: is there a network? (still missing: ${missing[*]})"
+  aloud "${apt[@]}" update || die "apt-get update failed: is there a network? (still missing: ${missing[*]})"
 }
-install_missing() { "${apt[@]}" install -y --no-install-recommends "${missing[@]}" </dev/null >&2; }
+install_missing() { aloud "${apt[@]}" install -y --no-install-recommends "${missing[@]}"; }
 
 say "installing ${#missing[@]} missing package(s): ${missing[*]}"
 # An interrupted earlier run leaves dpkg half-way; finishing it is free when there is nothing to finish.
 if [[ -n $(dpkg --audit 2>/dev/null) ]]; then
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a </dev/null >&2 || true
+  aloud "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a || true
 fi
 refreshed=
 known_to_apt "${missing[@]}" || { refresh_lists; refreshed=1; }
