@@ -131,6 +131,8 @@ def check(root, program):
                 problem = None if found else f"the link leads nowhere: {piece}"
             else:
                 problem = command_problem(program, targets, piece)
+                if kind == "span" and program and document.name == "README.md" and FLAG.match(piece):
+                    problem = program.problem(split_words(piece))  # a flag by itself is the program's
                 if kind == "span":
                     problem = problem or path_problem(root, piece)
             if problem:

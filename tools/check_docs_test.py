@@ -48,6 +48,8 @@ class CheckDocsTest(unittest.TestCase):
                                        "```\n$ build/cachalot inspect -c 4 | grep --colour x\n```"), [])
         self.assertIn("no command 'fly'", self.problems("`cachalot fly`")[0])
         self.assertIn("no flag --fly", self.problems("```\ncachalot run --fly\n```")[0])
+        self.assertEqual(self.problems("`--temp`, `-c 5`"), [])
+        self.assertIn("no flag --fly", self.problems("`--fly`")[0])
         self.assertIn("no flag -c", self.problems("`cachalot run -c 5`")[0])
         self.assertIn("no target 'fly'", self.problems("`make fly`")[0])
 
