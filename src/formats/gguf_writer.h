@@ -48,10 +48,10 @@ class GgufWriter {
 
   // Calls `fill` once per tensor, in order.
   Status Write(const std::string& path, const Fill& fill) const;
-
- private:
+  // All that stands before the tensor data: without tensors, a whole vocabulary file for GgufFile::Parse.
   std::string Header() const;
 
+ private:
   std::vector<GgufEntry> entries_;
   std::vector<GgufTensor> tensors_;
   std::unordered_set<std::string> names_;
