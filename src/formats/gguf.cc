@@ -223,11 +223,11 @@ Result<std::vector<int64_t>> GgufFile::Ints(std::string_view key, int64_t min, i
   if (array == nullptr || !IsGgufInteger(array->element_type)) return Wrong(key, *value, "an array of integers");
   std::vector<int64_t> out(static_cast<size_t>(array->size()));
   for (int64_t i = 0; i < array->size(); ++i) {
-    const int64_t number = array->Int(i);
-    if (number < min || number > max) {
-      return InvalidArgument("{}: {}[{}] = {}: must be {}", path_, key, i, number, IntRange(min, max));
+    const std::optional<int64_t> number = array->Int(i);
+    if (!number || *number < min || *number > max) {
+      return InvalidArgument("{}: {}[{}] = {}: must be {}", path_, key, i, array->Text(i), IntRange(min, max));
     }
-    out[static_cast<size_t>(i)] = number;
+    out[static_cast<size_t>(i)] = *number;
   }
   return out;
 }
@@ -243,7 +243,7 @@ Result<std::vector<float>> GgufFile::Floats(std::string_view key) const {
   for (int64_t i = 0; i < array->size(); ++i) {
     const auto number = static_cast<float>(array->Float(i));
     if (!std::isfinite(number)) {
-      return InvalidArgument("{}: {}[{}] = {}: must be a finite number", path_, key, i, number);
+      return InvalidArgument("{}: {}[{}] = {}: must be a finite number", path_, key, i, array->Text(i));
     }
     out[static_cast<size_t>(i)] = number;
   }

@@ -1,6 +1,5 @@
 #include "formats/gguf_value.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "formats/text.h"
@@ -21,17 +20,6 @@ T Load(const std::byte* data, int64_t i) {
   T value;
   std::memcpy(&value, data + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
   return value;
-}
-
-std::string ElementText(const GgufArray& array, int64_t i, size_t max_chars) {
-  switch (array.element_type) {
-    case GgufType::kString: return '"' + Printable(array.strings[static_cast<size_t>(i)], max_chars) + '"';
-    case GgufType::kBool: return array.Int(i) != 0 ? "true" : "false";
-    case GgufType::kF32: return fmt::format("{}", static_cast<float>(array.Float(i)));
-    case GgufType::kF64: return fmt::format("{}", array.Float(i));
-    case GgufType::kU64: return fmt::format("{}", Load<uint64_t>(array.packed.data(), i));
-    default: return fmt::format("{}", array.Int(i));
-  }
 }
 
 }  // namespace
@@ -55,7 +43,7 @@ int64_t GgufArray::size() const {
   return static_cast<int64_t>(packed.size()) / GgufTypeBytes(element_type);
 }
 
-int64_t GgufArray::Int(int64_t i) const {
+std::optional<int64_t> GgufArray::Int(int64_t i) const {
   const std::byte* data = packed.data();
   switch (element_type) {
     case GgufType::kBool:
@@ -66,18 +54,32 @@ int64_t GgufArray::Int(int64_t i) const {
     case GgufType::kU32: return Load<uint32_t>(data, i);
     case GgufType::kI32: return Load<int32_t>(data, i);
     case GgufType::kI64: return Load<int64_t>(data, i);
-    case GgufType::kU64:
-      return static_cast<int64_t>(std::min(Load<uint64_t>(data, i), static_cast<uint64_t>(INT64_MAX)));
+    case GgufType::kU64: {
+      const auto number = Load<int64_t>(data, i);
+      return number >= 0 ? std::optional(number) : std::nullopt;
+    }
     default: break;
   }
   CHECK(false) << "Int() of an array of " << GgufTypeName(element_type);
-  return 0;
+  return std::nullopt;
 }
 
 double GgufArray::Float(int64_t i) const {
   if (element_type == GgufType::kF32) return Load<float>(packed.data(), i);
   if (element_type == GgufType::kF64) return Load<double>(packed.data(), i);
-  return static_cast<double>(Int(i));
+  if (element_type == GgufType::kU64) return static_cast<double>(Load<uint64_t>(packed.data(), i));
+  return static_cast<double>(*Int(i));
+}
+
+std::string GgufArray::Text(int64_t i, size_t max_chars) const {
+  switch (element_type) {
+    case GgufType::kString: return '"' + Printable(strings[static_cast<size_t>(i)], max_chars) + '"';
+    case GgufType::kBool: return *Int(i) != 0 ? "true" : "false";
+    case GgufType::kF32: return fmt::format("{}", static_cast<float>(Float(i)));
+    case GgufType::kF64: return fmt::format("{}", Float(i));
+    case GgufType::kU64: return fmt::format("{}", Load<uint64_t>(packed.data(), i));
+    default: return fmt::format("{}", *Int(i));
+  }
 }
 
 std::string GgufValue::TypeName() const {
@@ -102,7 +104,7 @@ std::string GgufValue::Text(size_t max_chars) const {
   for (int64_t i = 0; i < array.size(); ++i) {
     if (i > 0) text += ", ";
     if (text.size() >= max_chars) return text + "…]";
-    text += ElementText(array, i, max_chars);
+    text += array.Text(i, max_chars);
   }
   return text + "]";
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -28,8 +29,9 @@ struct GgufArray {
   std::vector<std::byte> packed;          // any other: the elements as in the file, little endian
 
   int64_t size() const;
-  int64_t Int(int64_t i) const;   // integer elements; a u64 above INT64_MAX reads as INT64_MAX
-  double Float(int64_t i) const;  // any number
+  std::optional<int64_t> Int(int64_t i) const;  // of integers or bools; nothing for a u64 above INT64_MAX
+  double Float(int64_t i) const;                // of any numbers
+  std::string Text(int64_t i, size_t max_chars = 60) const;
 };
 
 struct GgufValue {
