@@ -1,0 +1,1 @@
+list(APPEND KERNEL_SOURCES mla_expand/mla_expand.cc)

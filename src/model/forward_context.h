@@ -1,0 +1,30 @@
+// What every layer of a forward pass gets: passed explicitly, valid for one step.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/exec_context.h"
+#include "kernels/common/paged_kv.h"
+#include "tensor/dtype.h"
+
+namespace cachalot {
+
+// A KV group's memory as the step sees it.
+struct KvBinding {
+  std::byte* pool = nullptr;
+  DType dtype = DType::kF16;
+  int32_t block_tokens = 16;
+  const int32_t* block_tables = nullptr;  // [max_seqs, table_stride]
+  int64_t table_stride = 0;
+};
+
+struct ForwardContext {
+  const ExecContext& exec;
+  int64_t num_tokens = 0;
+  std::span<const SeqSpan> spans;
+  const float* cos = nullptr;  // [num_tokens, rope_dim/2]
+  const float* sin = nullptr;
+};
+
+}  // namespace cachalot

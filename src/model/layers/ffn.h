@@ -1,0 +1,29 @@
+// The gated feed-forward layer: down(silu(gate x) · up x).
+#pragma once
+
+#include "model/forward_context.h"
+#include "model/layers/linear.h"
+#include "model/model_spec.h"
+
+namespace cachalot {
+
+class FfnLayer {
+ public:
+  struct Roles {
+    TensorRole gate = TensorRole::kGate;
+    TensorRole up = TensorRole::kUp;
+    TensorRole down = TensorRole::kDown;
+  };
+  static Result<FfnLayer> Build(WeightReader* reader, const Roles& roles, int32_t layer, int64_t hidden, int64_t intermediate);
+
+  // residual [num_tokens, hidden] += ffn(x)
+  void Run(const ExecContext& exec, int64_t num_tokens, const float* x, float* residual) const;
+
+  static int64_t WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens);
+
+ private:
+  Linear gate_up_;
+  Linear down_;
+};
+
+}  // namespace cachalot

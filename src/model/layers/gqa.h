@@ -1,0 +1,29 @@
+// Grouped-query attention: q, k, v projections (+ bias, + per-head norm), RoPE, append, attention, output projection.
+#pragma once
+
+#include <vector>
+
+#include "model/forward_context.h"
+#include "model/layers/linear.h"
+#include "model/model_spec.h"
+
+namespace cachalot {
+
+class GqaLayer {
+ public:
+  static Result<GqaLayer> Build(WeightReader* reader, const ModelSpec& spec, int32_t layer);
+
+  // residual [num_tokens, hidden] += attention(x); x is the normalised input, same shape.
+  void Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, const float* x,
+           float* residual) const;
+
+  static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads);
+
+ private:
+  Linear qkv_;
+  Linear o_;
+  std::vector<float> q_norm_;  // [head_dim] or empty
+  std::vector<float> k_norm_;
+};
+
+}  // namespace cachalot

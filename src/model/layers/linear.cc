@@ -1,0 +1,43 @@
+#include "model/layers/linear.h"
+
+#include <algorithm>
+
+namespace cachalot {
+
+Result<Linear> Linear::Build(WeightReader* reader, std::span<const RowsOf> parts, std::span<const WeightRef> biases,
+                             int64_t k) {
+  Linear linear;
+  linear.k_ = k;
+  const bool one_type = std::all_of(parts.begin(), parts.end(), [&](const RowsOf& part) {
+    return reader->TypeOf(part.ref) == reader->TypeOf(parts.front().ref);
+  });
+  const size_t step = one_type ? parts.size() : 1;
+  for (size_t i = 0; i < parts.size(); i += step) {
+    ASSIGN_OR_RETURN(PackedMatrix matrix, reader->Matrix(parts.subspan(i, step), k));
+    linear.n_ += matrix.n;
+    linear.matrices_.push_back(std::move(matrix));
+  }
+  for (size_t i = 0; i < biases.size(); ++i) {
+    ASSIGN_OR_RETURN(const std::vector<float> bias, reader->Vector(biases[i], parts[i].rows));
+    linear.bias_.insert(linear.bias_.end(), bias.begin(), bias.end());
+  }
+  return linear;
+}
+
+void Linear::Run(const ExecContext& ctx, const float* x, int64_t x_stride, int64_t m, float* y, int64_t y_stride,
+                 bool accumulate) const {
+  int64_t begin = 0;
+  for (const PackedMatrix& matrix : matrices_) {
+    Matmul(ctx, {.x = x,
+                 .x_stride = x_stride,
+                 .m = m,
+                 .weight = &matrix,
+                 .bias = bias_.empty() ? nullptr : bias_.data() + begin,
+                 .y = y + begin,
+                 .y_stride = y_stride,
+                 .accumulate = accumulate});
+    begin += matrix.n;
+  }
+}
+
+}  // namespace cachalot

@@ -1,0 +1,33 @@
+// Linear: y = x · Wᵀ + b. Projections of one input (q, k, v; gate, up) are stacked, so that the input is read once;
+// where a file gives them different types, they are several matrices side by side.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "device/exec_context.h"
+#include "kernels/matmul/matmul.h"
+#include "model/weight_reader.h"
+
+namespace cachalot {
+
+class Linear {
+ public:
+  // biases: empty, or one reference per part.
+  static Result<Linear> Build(WeightReader* reader, std::span<const RowsOf> parts, std::span<const WeightRef> biases, int64_t k);
+
+  // x [m, k] → y [m, n]; accumulate adds to y.
+  void Run(const ExecContext& ctx, const float* x, int64_t x_stride, int64_t m, float* y, int64_t y_stride,
+           bool accumulate = false) const;
+
+  int64_t n() const { return n_; }
+  int64_t k() const { return k_; }
+
+ private:
+  std::vector<PackedMatrix> matrices_;  // side by side in y
+  std::vector<float> bias_;             // [n] or empty
+  int64_t n_ = 0;
+  int64_t k_ = 0;
+};
+
+}  // namespace cachalot

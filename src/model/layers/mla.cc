@@ -1,0 +1,264 @@
+#include "model/layers/mla.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/attention/attention.h"
+#include "kernels/mla_expand/mla_expand.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
+
+namespace cachalot {
+namespace {
+
+// The expanded form's scratch grows with the context: beyond this many tokens the absorbed form is used.
+constexpr int32_t kMaxExpandedTokens = 4096;
+
+// Flops per (query, cached token) and head: absorbed 2·(lora + rope + lora), expanded 2·(nope + rope + v); expansion
+// costs 2·lora·(nope + v) per cached token and head, once.
+bool ExpandedIsCheaper(const AttentionSpec& a, int32_t q_len) {
+  const int64_t absorbed = 2 * int64_t{a.kv_lora_rank} + a.rope_dim;
+  const int64_t expanded = int64_t{a.nope_dim} + a.rope_dim + a.v_dim;
+  return q_len * (absorbed - expanded) > int64_t{a.kv_lora_rank} * (a.nope_dim + a.v_dim);
+}
+
+// Derived matrices keep 16-bit sources exactly; block-scaled and quantised ones go to F16 (F32 on the reference path).
+DType DerivedType(DType source, Isa isa) {
+  if (source == DType::kF32 || source == DType::kF16 || source == DType::kBF16) return source;
+  return isa == Isa::kRef ? DType::kF32 : DType::kF16;
+}
+
+}  // namespace
+
+Result<MlaLayer> MlaLayer::Build(WeightReader* reader, const ModelSpec& spec, int32_t layer) {
+  const AttentionSpec& a = spec.attention;
+  const int64_t heads = a.num_q_heads;
+  const int64_t q_width = heads * a.q_head_dim();
+  const int64_t kv_width = a.kv_lora_rank + a.rope_dim;
+  MlaLayer out;
+  const bool latent_q = a.q_lora_rank > 0;
+  const RowsOf in[] = {latent_q ? RowsOf{{TensorRole::kQA, layer}, a.q_lora_rank} : RowsOf{{TensorRole::kQ, layer}, q_width},
+                       {{TensorRole::kKvA, layer}, kv_width}};
+  ASSIGN_OR_RETURN(out.in_, Linear::Build(reader, in, {}, spec.hidden_size));
+  if (latent_q) {
+    ASSIGN_OR_RETURN(out.q_a_norm_, reader->Vector({TensorRole::kQANorm, layer}, a.q_lora_rank));
+    const RowsOf q_b[] = {{{TensorRole::kQB, layer}, q_width}};
+    ASSIGN_OR_RETURN(out.q_b_, Linear::Build(reader, q_b, {}, a.q_lora_rank));
+  }
+  ASSIGN_OR_RETURN(out.kv_a_norm_, reader->Vector({TensorRole::kKvANorm, layer}, a.kv_lora_rank));
+  RETURN_IF_ERROR(out.BuildKvB(reader, spec, layer));
+  const RowsOf o[] = {{{TensorRole::kO, layer}, spec.hidden_size}};
+  ASSIGN_OR_RETURN(out.o_, Linear::Build(reader, o, {}, heads * a.v_dim));
+  return out;
+}
+
+Status MlaLayer::BuildKvB(WeightReader* reader, const ModelSpec& spec, int32_t layer) {
+  const AttentionSpec& a = spec.attention;
+  const int64_t heads = a.num_q_heads;
+  const int64_t lora = a.kv_lora_rank;
+  const int64_t nope = a.nope_dim;
+  const int64_t v = a.v_dim;
+  // Everything is derived from F32 values of kv_b: [heads, nope + v, lora].
+  std::vector<float> kv_b;
+  DType source_type = DType::kF32;
+  if (reader->Has({TensorRole::kKvB, layer})) {
+    source_type = reader->TypeOf({TensorRole::kKvB, layer});
+    ASSIGN_OR_RETURN(kv_b, reader->Values({TensorRole::kKvB, layer}, heads * (nope + v), lora));
+  } else if (reader->Has({TensorRole::kKB, layer})) {
+    source_type = reader->TypeOf({TensorRole::kKB, layer});
+    // Mainline GGUF: keys transposed [heads, lora, nope], values [heads, v, lora].
+    ASSIGN_OR_RETURN(const std::vector<float> k_b, reader->Values({TensorRole::kKB, layer}, heads * lora, nope));
+    ASSIGN_OR_RETURN(const std::vector<float> v_b, reader->Values({TensorRole::kVB, layer}, heads * v, lora));
+    kv_b.resize(static_cast<size_t>(heads * (nope + v) * lora));
+    for (int64_t h = 0; h < heads; ++h) {
+      float* head = kv_b.data() + h * (nope + v) * lora;
+      for (int64_t l = 0; l < lora; ++l) {
+        for (int64_t d = 0; d < nope; ++d) head[d * lora + l] = k_b[(h * lora + l) * nope + d];
+      }
+      std::memcpy(head + nope * lora, v_b.data() + h * v * lora, sizeof(float) * v * lora);
+    }
+  } else {
+    // Reports the missing tensor by name.
+    ASSIGN_OR_RETURN(kv_b, reader->Values({TensorRole::kKvB, layer}, heads * (nope + v), lora));
+  }
+  const DType type = DerivedType(source_type, reader->isa());
+  std::vector<float> transposed(static_cast<size_t>(lora * nope));
+  for (int64_t h = 0; h < heads; ++h) {
+    const float* head = kv_b.data() + h * (nope + v) * lora;
+    for (int64_t l = 0; l < lora; ++l) {
+      for (int64_t d = 0; d < nope; ++d) transposed[l * nope + d] = head[d * lora + l];
+    }
+    ASSIGN_OR_RETURN(PackedMatrix k_b, reader->Derived(transposed, lora, nope, type));
+    k_b_.push_back(std::move(k_b));
+    ASSIGN_OR_RETURN(PackedMatrix v_b, reader->Derived({head + nope * lora, static_cast<size_t>(v * lora)}, v, lora, type));
+    v_b_.push_back(std::move(v_b));
+  }
+  ASSIGN_OR_RETURN(kv_b_, reader->Derived(kv_b, heads * (nope + v), lora, type));
+  return Status::Ok();
+}
+
+void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, MlaForm form,
+                   const float* x, float* residual) const {
+  const AttentionSpec& a = spec.attention;
+  const ExecContext& exec = fwd.exec;
+  const int64_t tokens = fwd.num_tokens;
+  const int64_t q_width = int64_t{a.num_q_heads} * a.q_head_dim();
+  const int64_t q_in = a.q_lora_rank > 0 ? a.q_lora_rank : q_width;
+  const int64_t in_width = in_.n();
+  const int64_t out_width = int64_t{a.num_q_heads} * a.v_dim;
+  WorkspaceScope scope(exec.workspace);
+  float* in = exec.workspace->Take<float>(tokens * in_width);
+  float* out = exec.workspace->Take<float>(tokens * out_width);
+  in_.Run(exec, x, spec.hidden_size, tokens, in, in_width);
+
+  const auto norm = [&](float* rows, int64_t dim, const std::vector<float>& weight) {
+    RmsNorm(exec, {.x = rows, .token_stride_x = in_width, .num_tokens = tokens, .dim = dim, .weight = weight.data(),
+                   .eps = a.latent_norm_eps, .y = rows, .token_stride_y = in_width});
+  };
+  float* q = in;
+  int64_t q_stride = in_width;
+  if (a.q_lora_rank > 0) {
+    norm(in, a.q_lora_rank, q_a_norm_);
+    q = exec.workspace->Take<float>(tokens * q_width);
+    q_stride = q_width;
+    q_b_.Run(exec, in, in_width, tokens, q, q_stride);
+  }
+  float* latent = in + q_in;  // [tokens, kv_lora_rank + rope_dim], stride in_width
+  norm(latent, a.kv_lora_rank, kv_a_norm_);
+
+  RopeAppendParams rope;
+  rope.spans = fwd.spans;
+  rope.cos = fwd.cos;
+  rope.sin = fwd.sin;
+  rope.style = a.rope.style;
+  rope.rope_dim = a.rope_dim;
+  rope.q = q;
+  rope.q_token_stride = q_stride;
+  rope.q_head_stride = a.q_head_dim();
+  rope.num_q_heads = a.num_q_heads;
+  rope.q_rope_offset = a.nope_dim;
+  rope.k = latent;
+  rope.k_token_stride = in_width;
+  rope.k_head_stride = 0;
+  rope.k_rope_offset = a.kv_lora_rank;
+  rope.kv = kv;
+  RopeAppend(exec, rope);
+
+  SeqSpan* absorbed = exec.workspace->Take<SeqSpan>(static_cast<int64_t>(fwd.spans.size()));
+  size_t num_absorbed = 0;
+  if (exec.deterministic) form = MlaForm::kAbsorbed;
+  for (const SeqSpan& span : fwd.spans) {
+    const bool fits = span.kv_len <= kMaxExpandedTokens;
+    const bool expand = fits && (form == MlaForm::kExpanded || (form == MlaForm::kByCost && ExpandedIsCheaper(a, span.q_len)));
+    if (expand) RunExpanded(fwd, a, window, kv, span, q, q_stride, out);
+    else absorbed[num_absorbed++] = span;
+  }
+  if (num_absorbed > 0) RunAbsorbed(fwd, a, window, kv, {absorbed, num_absorbed}, q, q_stride, out);
+  o_.Run(exec, out, out_width, tokens, residual, spec.hidden_size, /*accumulate=*/true);
+}
+
+void MlaLayer::RunAbsorbed(const ForwardContext& fwd, const AttentionSpec& a, int32_t window, const PagedKv& kv,
+                           std::span<const SeqSpan> spans, const float* q, int64_t q_stride, float* out) const {
+  const ExecContext& exec = fwd.exec;
+  WorkspaceScope scope(exec.workspace);
+  const int64_t heads = a.num_q_heads;
+  const int64_t width = kv.k_dim;  // kv_lora_rank + rope_dim
+  const int64_t out_width = heads * a.v_dim;
+  int64_t num_rows = 0;
+  for (const SeqSpan& span : spans) num_rows += span.q_len;
+  float* q_latent = exec.workspace->Take<float>(num_rows * heads * width);
+  float* o_latent = exec.workspace->Take<float>(num_rows * heads * a.kv_lora_rank);
+  int32_t* rows = exec.workspace->Take<int32_t>(num_rows);  // the batch row of each compact row
+  SeqSpan* compact = exec.workspace->Take<SeqSpan>(static_cast<int64_t>(spans.size()));
+  auto* groups = exec.workspace->Take<MatmulGroup>(heads);
+  int32_t next = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    compact[i] = spans[i];
+    compact[i].q_begin = next;
+    for (int32_t t = 0; t < spans[i].q_len; ++t) rows[next++] = spans[i].q_begin + t;
+  }
+
+  for (int64_t h = 0; h < heads; ++h) {
+    groups[h] = MatmulGroup{.weight = &k_b_[h], .m = num_rows, .x = q + h * a.q_head_dim(), .x_stride = q_stride,
+                            .x_rows = rows, .y = q_latent + h * width, .y_stride = heads * width};
+  }
+  GroupedMatmul(exec, {.groups = {groups, static_cast<size_t>(heads)}});
+  exec.pool->ParallelFor(num_rows, [&](int64_t i, int) {
+    for (int64_t h = 0; h < heads; ++h) {
+      std::memcpy(q_latent + (i * heads + h) * width + a.kv_lora_rank, q + rows[i] * q_stride + h * a.q_head_dim() + a.nope_dim,
+                  sizeof(float) * a.rope_dim);
+    }
+  });
+  Attention(exec, {.spans = {compact, spans.size()},
+                   .q = q_latent,
+                   .q_token_stride = heads * width,
+                   .q_head_stride = width,
+                   .num_q_heads = a.num_q_heads,
+                   .scale = a.scale,
+                   .window = window,
+                   .kv = kv,
+                   .out = o_latent,
+                   .out_token_stride = heads * a.kv_lora_rank,
+                   .out_head_stride = a.kv_lora_rank});
+  for (int64_t h = 0; h < heads; ++h) {
+    groups[h] = MatmulGroup{.weight = &v_b_[h], .m = num_rows, .x = o_latent + h * a.kv_lora_rank,
+                            .x_stride = heads * a.kv_lora_rank, .y = out + h * a.v_dim, .y_stride = out_width, .y_rows = rows};
+  }
+  GroupedMatmul(exec, {.groups = {groups, static_cast<size_t>(heads)}});
+}
+
+void MlaLayer::RunExpanded(const ForwardContext& fwd, const AttentionSpec& a, int32_t window, const PagedKv& kv,
+                           const SeqSpan& span, const float* q, int64_t q_stride, float* out) const {
+  const ExecContext& exec = fwd.exec;
+  WorkspaceScope scope(exec.workspace);
+  const int64_t out_width = int64_t{a.num_q_heads} * a.v_dim;
+  std::byte* scratch = exec.workspace->TakeBytes(
+      MlaExpandBytes(span.kv_len, a.kv_lora_rank, a.num_q_heads, a.nope_dim, a.rope_dim, a.v_dim));
+  const PagedKv expanded = MlaExpand(exec, {.latent = kv,
+                                            .slot = span.slot,
+                                            .kv_len = span.kv_len,
+                                            .kv_b = &kv_b_,
+                                            .num_heads = a.num_q_heads,
+                                            .nope_dim = a.nope_dim,
+                                            .rope_dim = a.rope_dim,
+                                            .v_dim = a.v_dim,
+                                            .scratch = scratch});
+  const SeqSpan in_scratch = {.slot = 0, .q_begin = span.q_begin, .q_len = span.q_len, .kv_len = span.kv_len};
+  Attention(exec, {.spans = {&in_scratch, 1},
+                   .q = q,
+                   .q_token_stride = q_stride,
+                   .q_head_stride = a.q_head_dim(),
+                   .num_q_heads = a.num_q_heads,
+                   .scale = a.scale,
+                   .window = window,
+                   .kv = expanded,
+                   .out = out,
+                   .out_token_stride = out_width,
+                   .out_head_stride = a.v_dim});
+}
+
+int64_t MlaLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int32_t max_context, int num_threads) {
+  const AttentionSpec& a = spec.attention;
+  const int64_t heads = a.num_q_heads;
+  const int64_t width = a.kv_lora_rank + a.rope_dim;
+  const int64_t q_width = heads * a.q_head_dim();
+  const auto floats = [](int64_t n) { return Workspace::Padded(n * static_cast<int64_t>(sizeof(float))); };
+  const int64_t in_width = (a.q_lora_rank > 0 ? a.q_lora_rank : q_width) + width;
+  const int64_t base = floats(max_tokens * in_width) + floats(max_tokens * heads * a.v_dim) + floats(max_tokens * q_width) +
+                       Workspace::Padded(max_tokens * static_cast<int64_t>(sizeof(SeqSpan)));
+  const int64_t expand_tokens = std::min(max_context, kMaxExpandedTokens);
+  const int64_t absorbed =
+      floats(max_tokens * heads * width) + floats(max_tokens * heads * a.kv_lora_rank) + floats(max_tokens) +
+      Workspace::Padded(max_tokens * static_cast<int64_t>(sizeof(SeqSpan))) +
+      Workspace::Padded(heads * static_cast<int64_t>(sizeof(MatmulGroup))) +
+      std::max({MatmulWorkspaceBytes(max_tokens * heads, std::max(a.nope_dim, a.kv_lora_rank)),
+                AttentionWorkspaceBytes(num_threads, a.num_q_heads, 1, static_cast<int32_t>(width), a.kv_lora_rank)});
+  const int64_t expanded =
+      MlaExpandBytes(static_cast<int32_t>(expand_tokens), a.kv_lora_rank, a.num_q_heads, a.nope_dim, a.rope_dim, a.v_dim) +
+      std::max(MatmulWorkspaceBytes(expand_tokens, a.kv_lora_rank),
+               AttentionWorkspaceBytes(num_threads, a.num_q_heads, a.num_q_heads, a.q_head_dim(), a.v_dim));
+  return base + std::max({absorbed, expanded, MatmulWorkspaceBytes(max_tokens, std::max<int64_t>(spec.hidden_size, in_width)),
+                          MatmulWorkspaceBytes(max_tokens, heads * a.v_dim)});
+}
+
+}  // namespace cachalot

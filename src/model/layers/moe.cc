@@ -1,0 +1,117 @@
+#include "model/layers/moe.h"
+
+#include <algorithm>
+
+#include "kernels/swiglu/swiglu.h"
+
+namespace cachalot {
+
+Result<MoeLayer> MoeLayer::Build(WeightReader* reader, const ModelSpec& spec, int32_t layer) {
+  const MoeSpec& moe = spec.moe;
+  const int64_t hidden = spec.hidden_size;
+  MoeLayer out;
+  // The router runs in F32 whatever the file holds: near-ties decide which expert a token gets.
+  ASSIGN_OR_RETURN(const std::vector<float> router, reader->Values({TensorRole::kRouter, layer}, moe.num_experts, hidden));
+  ASSIGN_OR_RETURN(out.router_, reader->Derived(router, moe.num_experts, hidden, DType::kF32));
+  if (moe.choice_bias) {
+    ASSIGN_OR_RETURN(out.choice_bias_, reader->Vector({TensorRole::kRouterBias, layer}, moe.num_experts));
+  }
+  for (int32_t e = 0; e < moe.num_experts; ++e) {
+    const auto ref = [&](TensorRole role) { return WeightRef{role, layer, e, moe.num_experts}; };
+    const RowsOf gate_up[] = {{ref(TensorRole::kExpertGate), moe.intermediate}, {ref(TensorRole::kExpertUp), moe.intermediate}};
+    ASSIGN_OR_RETURN(PackedMatrix up_matrix, reader->Matrix(gate_up, hidden));
+    out.gate_up_.push_back(std::move(up_matrix));
+    const RowsOf down[] = {{ref(TensorRole::kExpertDown), hidden}};
+    ASSIGN_OR_RETURN(PackedMatrix down_matrix, reader->Matrix(down, moe.intermediate));
+    out.down_.push_back(std::move(down_matrix));
+    if (reader->naming() == SourceNaming::kHuggingFace) reader->ReleaseFetched();
+  }
+  if (moe.shared_intermediate > 0) {
+    const FfnLayer::Roles roles = {TensorRole::kSharedGate, TensorRole::kSharedUp, TensorRole::kSharedDown};
+    ASSIGN_OR_RETURN(out.shared_, FfnLayer::Build(reader, roles, layer, hidden, moe.shared_intermediate));
+  }
+  return out;
+}
+
+void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_tokens, const float* x, float* residual,
+                   int32_t* expert_counts) const {
+  const MoeSpec& moe = spec.moe;
+  const int64_t hidden = spec.hidden_size;
+  const int64_t pairs = num_tokens * moe.top_k;
+  WorkspaceScope scope(exec.workspace);
+  Workspace& ws = *exec.workspace;
+  float* logits = ws.Take<float>(num_tokens * moe.num_experts);
+  auto* expert_ids = ws.Take<int32_t>(pairs);
+  auto* weights = ws.Take<float>(pairs);
+  auto* expert_begin = ws.Take<int32_t>(moe.num_experts + 1);
+  auto* token_rows = ws.Take<int32_t>(pairs);
+  auto* pair_weights = ws.Take<float>(pairs);
+  auto* gate_up = ws.Take<float>(pairs * 2 * moe.intermediate);
+  auto* groups = ws.Take<MatmulGroup>(moe.num_experts);
+
+  Matmul(exec, {.x = x, .x_stride = hidden, .m = num_tokens, .weight = &router_, .y = logits, .y_stride = moe.num_experts});
+  MoeRoute(exec, {.logits = logits,
+                  .num_tokens = num_tokens,
+                  .num_experts = moe.num_experts,
+                  .top_k = moe.top_k,
+                  .score = moe.score,
+                  .choice_bias = choice_bias_.empty() ? nullptr : choice_bias_.data(),
+                  .group_score = moe.group_score,
+                  .num_groups = moe.num_groups,
+                  .top_k_groups = moe.top_k_groups,
+                  .normalize = moe.normalize,
+                  .scaling = moe.scaling,
+                  .expert_ids = expert_ids,
+                  .weights = weights});
+  MoeSort(exec, {.expert_ids = expert_ids,
+                 .weights = weights,
+                 .num_tokens = num_tokens,
+                 .top_k = moe.top_k,
+                 .num_experts = moe.num_experts,
+                 .expert_begin = expert_begin,
+                 .token_rows = token_rows,
+                 .pair_weights = pair_weights});
+  if (expert_counts != nullptr) {
+    for (int32_t e = 0; e < moe.num_experts; ++e) expert_counts[e] += expert_begin[e + 1] - expert_begin[e];
+  }
+
+  const int64_t width = 2 * moe.intermediate;
+  size_t num_groups = 0;
+  const auto chosen = [&](auto&& add) {
+    num_groups = 0;
+    for (int32_t e = 0; e < moe.num_experts; ++e) {
+      const int64_t begin = expert_begin[e];
+      if (const int64_t m = expert_begin[e + 1] - begin; m > 0) groups[num_groups++] = add(e, begin, m);
+    }
+  };
+  chosen([&](int32_t e, int64_t begin, int64_t m) {
+    return MatmulGroup{.weight = &gate_up_[e], .m = m, .x = x, .x_stride = hidden, .x_rows = token_rows + begin,
+                       .y = gate_up + begin * width, .y_stride = width};
+  });
+  GroupedMatmul(exec, {.groups = {groups, num_groups}});
+  SwiGlu(exec, {.gate = gate_up, .up = gate_up + moe.intermediate, .x_stride = width, .m = pairs, .dim = moe.intermediate,
+                .y = gate_up, .y_stride = width});
+  chosen([&](int32_t e, int64_t begin, int64_t m) {
+    return MatmulGroup{.weight = &down_[e], .m = m, .x = gate_up + begin * width, .x_stride = width, .y = residual,
+                       .y_stride = hidden, .y_rows = token_rows + begin, .row_scale = pair_weights + begin};
+  });
+  GroupedMatmul(exec, {.groups = {groups, num_groups}, .accumulate = true});
+  if (shared_) shared_->Run(exec, num_tokens, x, residual);
+}
+
+int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens) {
+  const MoeSpec& moe = spec.moe;
+  if (moe.num_experts == 0) return 0;
+  const int64_t pairs = max_tokens * moe.top_k;
+  const auto words = [](int64_t n) { return Workspace::Padded(n * 4); };
+  const int64_t routing = words(max_tokens * moe.num_experts) + 4 * words(pairs) + words(moe.num_experts + 1) +
+                          words(pairs * 2 * moe.intermediate) +
+                          Workspace::Padded(moe.num_experts * static_cast<int64_t>(sizeof(MatmulGroup)));
+  return routing + std::max({MatmulWorkspaceBytes(max_tokens, spec.hidden_size),
+                             MatmulWorkspaceBytes(pairs, std::max<int64_t>(spec.hidden_size, moe.intermediate)),
+                             moe.shared_intermediate > 0
+                                 ? FfnLayer::WorkspaceBytes(spec.hidden_size, moe.shared_intermediate, max_tokens)
+                                 : 0});
+}
+
+}  // namespace cachalot

@@ -1,0 +1,31 @@
+// A mixture of experts: route, sort the (token, expert) pairs by expert, run each chosen expert once over all its
+// tokens (gather and weighted scatter inside the matmuls), add the shared expert.
+// A token's experts are added in rising expert order whatever the batch, so its bits do not depend on the batch.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "model/layers/ffn.h"
+
+namespace cachalot {
+
+class MoeLayer {
+ public:
+  static Result<MoeLayer> Build(WeightReader* reader, const ModelSpec& spec, int32_t layer);
+
+  // residual [num_tokens, hidden] += moe(x). expert_counts [num_experts], or null: tokens sent to each are added to it.
+  void Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_tokens, const float* x, float* residual,
+           int32_t* expert_counts) const;
+
+  static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens);
+
+ private:
+  PackedMatrix router_;                // [num_experts, hidden]
+  std::vector<float> choice_bias_;     // [num_experts] or empty
+  std::vector<PackedMatrix> gate_up_;  // per expert [2 * intermediate, hidden]
+  std::vector<PackedMatrix> down_;     // per expert [hidden, intermediate]
+  std::optional<FfnLayer> shared_;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,202 @@
+#include "model/model.h"
+
+#include <algorithm>
+
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/rope_append/rope_append.h"
+
+namespace cachalot {
+namespace {
+
+void Norm(const ExecContext& exec, const float* x, int64_t rows, int64_t dim, const std::vector<float>& weight, float eps,
+          float* y, int64_t y_stride) {
+  RmsNorm(exec, {.x = x, .token_stride_x = dim, .num_tokens = rows, .dim = dim, .weight = weight.data(), .eps = eps,
+                 .y = y, .token_stride_y = y_stride});
+}
+
+PagedKv Bind(const KvGroupSpec& group, const KvBinding& binding, size_t idx) {
+  PagedKv view = LayerView(group, binding.pool, binding.dtype, binding.block_tokens, idx);
+  view.block_tables = binding.block_tables;
+  view.table_stride = binding.table_stride;
+  return view;
+}
+
+}  // namespace
+
+Result<WeightBytes> Model::Plan(const ModelSpec& spec, const TensorSource& source, const ModelBuildOptions& options) {
+  Model model;
+  model.spec_ = spec;
+  WeightReader reader(source, options.naming, options.pack, WeightReader::Mode::kPlan);
+  RETURN_IF_ERROR(model.Build(&reader, options.load_mtp));
+  return WeightBytes{reader.owned_bytes(), reader.borrowed_bytes()};
+}
+
+Result<std::unique_ptr<Model>> Model::Load(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options) {
+  auto model = std::make_unique<Model>();
+  model->spec_ = std::move(spec);
+  WeightReader reader(source, options.naming, options.pack, WeightReader::Mode::kLoad);
+  RETURN_IF_ERROR(model->Build(&reader, options.load_mtp));
+  return model;
+}
+
+Result<Model::Layer> Model::BuildLayer(WeightReader* reader, int32_t idx) const {
+  Layer layer;
+  ASSIGN_OR_RETURN(layer.attention_norm, reader->Vector({TensorRole::kAttentionNorm, idx}, spec_.hidden_size));
+  ASSIGN_OR_RETURN(layer.ffn_norm, reader->Vector({TensorRole::kFfnNorm, idx}, spec_.hidden_size));
+  if (spec_.attention.kind == AttentionKind::kMla) {
+    ASSIGN_OR_RETURN(layer.attention, MlaLayer::Build(reader, spec_, idx));
+  } else {
+    ASSIGN_OR_RETURN(layer.attention, GqaLayer::Build(reader, spec_, idx));
+  }
+  if (spec_.layers[static_cast<size_t>(idx)].moe) {
+    ASSIGN_OR_RETURN(layer.ffn, MoeLayer::Build(reader, spec_, idx));
+  } else {
+    ASSIGN_OR_RETURN(layer.ffn, FfnLayer::Build(reader, {}, idx, spec_.hidden_size, spec_.intermediate));
+  }
+  for (size_t g = 0; g < kv_groups_.size(); ++g) {
+    const auto& members = kv_groups_[g].layers;
+    if (auto it = std::find(members.begin(), members.end(), idx); it != members.end()) {
+      layer.kv_group = g;
+      layer.kv_idx = static_cast<size_t>(it - members.begin());
+    }
+  }
+  reader->ReleaseFetched();
+  return layer;
+}
+
+Status Model::Build(WeightReader* reader, bool load_mtp) {
+  const int64_t hidden = spec_.hidden_size;
+  kv_groups_ = KvGroups(spec_, load_mtp);
+  if (spec_.tied_embeddings) {
+    const RowsOf rows[] = {{{TensorRole::kEmbedding}, spec_.vocab_size}};
+    ASSIGN_OR_RETURN(embedding_, reader->Matrix(rows, hidden));
+  } else {
+    ASSIGN_OR_RETURN(embedding_, reader->Table({TensorRole::kEmbedding}, spec_.vocab_size, hidden));
+    const RowsOf rows[] = {{{TensorRole::kHead}, spec_.vocab_size}};
+    ASSIGN_OR_RETURN(head_, reader->Matrix(rows, hidden));
+  }
+  ASSIGN_OR_RETURN(final_norm_, reader->Vector({TensorRole::kFinalNorm}, hidden));
+  reader->ReleaseFetched();
+  int32_t num_moe = 0;
+  for (int32_t i = 0; i < spec_.num_layers; ++i) {
+    ASSIGN_OR_RETURN(Layer layer, BuildLayer(reader, i));
+    if (spec_.layers[static_cast<size_t>(i)].moe) layer.moe_idx = num_moe++;
+    layers_.push_back(std::move(layer));
+  }
+  if (!load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();
+
+  const int32_t idx = spec_.num_layers;  // the first MTP layer; DeepSeek has one
+  Mtp mtp;
+  ASSIGN_OR_RETURN(mtp.embedding_norm, reader->Vector({TensorRole::kMtpEmbeddingNorm, idx}, hidden));
+  ASSIGN_OR_RETURN(mtp.hidden_norm, reader->Vector({TensorRole::kMtpHiddenNorm, idx}, hidden));
+  const RowsOf projection[] = {{{TensorRole::kMtpProjection, idx}, hidden}};
+  ASSIGN_OR_RETURN(mtp.projection, reader->Matrix(projection, 2 * hidden));
+  ASSIGN_OR_RETURN(mtp.layer, BuildLayer(reader, idx));
+  ASSIGN_OR_RETURN(mtp.norm, reader->Vector({TensorRole::kMtpNorm, idx}, hidden));
+  if (reader->Has({TensorRole::kMtpEmbedding, idx})) {
+    ASSIGN_OR_RETURN(mtp.embedding, reader->Table({TensorRole::kMtpEmbedding, idx}, spec_.vocab_size, hidden));
+  }
+  if (reader->Has({TensorRole::kMtpHead, idx})) {
+    const RowsOf rows[] = {{{TensorRole::kMtpHead, idx}, spec_.vocab_size}};
+    ASSIGN_OR_RETURN(mtp.head, reader->Matrix(rows, hidden));
+  }
+  reader->ReleaseFetched();
+  mtp_ = std::move(mtp);
+  return Status::Ok();
+}
+
+void Model::Rope(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, float* cos, float* sin) const {
+  const RopeSpec& rope = spec_.attention.rope;
+  RopeTable(exec, {.positions = positions, .num_tokens = num_tokens, .inv_freq = rope.inv_freq.data(),
+                   .half_dim = rope.dim / 2, .mscale = rope.mscale, .cos = cos, .sin = sin});
+}
+
+void Model::RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, MlaForm form,
+                     float* hidden, float* normed, int32_t* expert_counts) const {
+  const int64_t dim = spec_.hidden_size;
+  Norm(fwd.exec, hidden, fwd.num_tokens, dim, layer.attention_norm, spec_.norm_eps, normed, dim);
+  if (const auto* gqa = std::get_if<GqaLayer>(&layer.attention)) {
+    gqa->Run(fwd, spec_, window, kv, normed, hidden);
+  } else {
+    std::get<MlaLayer>(layer.attention).Run(fwd, spec_, window, kv, form, normed, hidden);
+  }
+  Norm(fwd.exec, hidden, fwd.num_tokens, dim, layer.ffn_norm, spec_.norm_eps, normed, dim);
+  if (const auto* ffn = std::get_if<FfnLayer>(&layer.ffn)) {
+    ffn->Run(fwd.exec, fwd.num_tokens, normed, hidden);
+  } else {
+    std::get<MoeLayer>(layer.ffn).Run(fwd.exec, spec_, fwd.num_tokens, normed, hidden, expert_counts);
+  }
+}
+
+void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
+  WorkspaceScope scope(exec.workspace);
+  const int64_t half = spec_.attention.rope.dim / 2;
+  float* cos = exec.workspace->Take<float>(batch.num_tokens * half);
+  float* sin = exec.workspace->Take<float>(batch.num_tokens * half);
+  float* normed = exec.workspace->Take<float>(batch.num_tokens * spec_.hidden_size);
+  Rope(exec, batch.positions, batch.num_tokens, cos, sin);
+  Embed(exec, {.token_ids = batch.token_ids, .num_tokens = batch.num_tokens, .table = &embedding_, .y = batch.hidden,
+               .y_stride = spec_.hidden_size});
+  const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, cos, sin};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    int32_t* counts = layer.moe_idx >= 0 && batch.expert_counts != nullptr
+                          ? batch.expert_counts + int64_t{layer.moe_idx} * spec_.moe.num_experts
+                          : nullptr;
+    RunLayer(fwd, layer, spec_.layers[i].window, Bind(kv_groups_[layer.kv_group], batch.kv[layer.kv_group], layer.kv_idx),
+             batch.mla_form, batch.hidden, normed, counts);
+  }
+}
+
+void Model::FinalNorm(const ExecContext& exec, const float* x, int64_t num_rows, float* y) const {
+  Norm(exec, x, num_rows, spec_.hidden_size, final_norm_, spec_.norm_eps, y, spec_.hidden_size);
+}
+
+void Model::Head(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const {
+  Matmul(exec, {.x = x, .x_stride = spec_.hidden_size, .m = num_rows, .weight = &HeadMatrix(), .y = logits,
+                .y_stride = spec_.vocab_size});
+}
+
+void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
+  CHECK(mtp_.has_value());
+  const int64_t dim = spec_.hidden_size;
+  const int64_t tokens = batch.num_tokens;
+  WorkspaceScope scope(exec.workspace);
+  const int64_t half = spec_.attention.rope.dim / 2;
+  float* cos = exec.workspace->Take<float>(tokens * half);
+  float* sin = exec.workspace->Take<float>(tokens * half);
+  float* normed = exec.workspace->Take<float>(tokens * dim);
+  float* both = exec.workspace->Take<float>(tokens * 2 * dim);  // [embedding ; hidden], each normalised
+  Rope(exec, batch.positions, tokens, cos, sin);
+  const PackedMatrix& embedding = mtp_->embedding ? *mtp_->embedding : embedding_;
+  Embed(exec, {.token_ids = batch.next_token_ids, .num_tokens = tokens, .table = &embedding, .y = normed, .y_stride = dim});
+  Norm(exec, normed, tokens, dim, mtp_->embedding_norm, spec_.norm_eps, both, 2 * dim);
+  Norm(exec, batch.hidden, tokens, dim, mtp_->hidden_norm, spec_.norm_eps, both + dim, 2 * dim);
+  Matmul(exec, {.x = both, .x_stride = 2 * dim, .m = tokens, .weight = &mtp_->projection, .y = batch.out, .y_stride = dim});
+  const ForwardContext fwd = {exec, tokens, batch.spans, cos, sin};
+  const Layer& layer = mtp_->layer;
+  RunLayer(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
+           Bind(kv_groups_[layer.kv_group], batch.kv, layer.kv_idx), batch.mla_form, batch.out, normed, nullptr);
+  Norm(exec, batch.out, tokens, dim, mtp_->norm, spec_.norm_eps, batch.out, dim);
+}
+
+void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const {
+  const PackedMatrix& head = mtp_->head ? *mtp_->head : HeadMatrix();
+  Matmul(exec, {.x = x, .x_stride = spec_.hidden_size, .m = num_rows, .weight = &head, .y = logits, .y_stride = spec_.vocab_size});
+}
+
+int64_t Model::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int32_t max_context, int64_t max_logit_rows,
+                              int num_threads) {
+  const auto floats = [](int64_t n) { return Workspace::Padded(n * static_cast<int64_t>(sizeof(float))); };
+  const int64_t attention = spec.attention.kind == AttentionKind::kMla
+                                ? MlaLayer::WorkspaceBytes(spec, max_tokens, max_context, num_threads)
+                                : GqaLayer::WorkspaceBytes(spec, max_tokens, num_threads);
+  const int64_t ffn = std::max(FfnLayer::WorkspaceBytes(spec.hidden_size, spec.intermediate, max_tokens),
+                               MoeLayer::WorkspaceBytes(spec, max_tokens));
+  // Forward and ForwardMtp: cos, sin, normed and (MTP) both halves.
+  const int64_t own = 2 * floats(max_tokens * spec.attention.rope.dim / 2) + 3 * floats(max_tokens * spec.hidden_size);
+  const int64_t forward = own + std::max({attention, ffn, MatmulWorkspaceBytes(max_tokens, 2 * int64_t{spec.hidden_size})});
+  return std::max(forward, MatmulWorkspaceBytes(max_logit_rows, spec.hidden_size));
+}
+
+}  // namespace cachalot

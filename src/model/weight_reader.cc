@@ -1,0 +1,184 @@
+#include "model/weight_reader.h"
+
+#include "quant/format.h"
+
+namespace cachalot {
+
+const SourceTensor* WeightReader::FindTensor(const WeightRef& ref) const {
+  for (const auto& name : TensorNames(ref.role, naming_, ref.layer, ref.expert)) {
+    if (const SourceTensor* tensor = source_.Find(name)) return tensor;
+  }
+  return nullptr;
+}
+
+DType WeightReader::TypeOf(const WeightRef& ref) const {
+  const SourceTensor* tensor = FindTensor(ref);
+  return tensor == nullptr ? DType::kF32 : tensor->dtype;
+}
+
+Result<const SourceTensor*> WeightReader::Require(const WeightRef& ref, int64_t rows, int64_t k) const {
+  const SourceTensor* tensor = FindTensor(ref);
+  if (tensor == nullptr) {
+    const auto names = TensorNames(ref.role, naming_, ref.layer, ref.expert);
+    return Corrupt("{}: tensor '{}' is missing", source_.place(), names.empty() ? "(no name)" : names.front());
+  }
+  // One-dimensional tensors have k values and rows 1; stacked experts have a dimension in front. GGUF's per-head
+  // tensors [heads, rows, k] are read as [heads * rows, k].
+  std::vector<int64_t> wanted;
+  if (Stacked(ref)) wanted = {ref.num_experts, rows, k};
+  else if (rows == 1 && tensor->num_dims == 1) wanted = {k};
+  else wanted = {rows, k};
+  bool fits = tensor->num_dims == static_cast<int>(wanted.size()) &&
+              std::equal(wanted.begin(), wanted.end(), tensor->dims);
+  if (!fits && !Stacked(ref) && tensor->num_dims == 3) {
+    fits = tensor->dims[0] * tensor->dims[1] == rows && tensor->dims[2] == k;
+  }
+  if (!fits) {
+    return Corrupt("{}: tensor '{}' has shape {}, the configuration asks for {}", source_.place(), tensor->name,
+                   ShapeString(tensor->dims, tensor->num_dims),
+                   ShapeString(wanted.data(), static_cast<int>(wanted.size())));
+  }
+  if (FindQuantFormat(tensor->dtype) == nullptr) {
+    return Unsupported("{}: tensor '{}' has type {}, which this version cannot run", source_.place(), tensor->name,
+                       DTypeName(tensor->dtype));
+  }
+  if (k % GetDTypeInfo(tensor->dtype).block_size != 0) {
+    return Corrupt("{}: tensor '{}': {} columns are no multiple of {}'s block of {}", source_.place(), tensor->name, k,
+                   DTypeName(tensor->dtype), GetDTypeInfo(tensor->dtype).block_size);
+  }
+  return tensor;
+}
+
+Result<const std::byte*> WeightReader::Bytes(const SourceTensor& tensor, const WeightRef& ref) {
+  auto it = fetched_.find(&tensor);
+  if (it == fetched_.end()) {
+    ASSIGN_OR_RETURN(TensorBytes bytes, source_.Fetch(tensor));
+    it = fetched_.emplace(&tensor, std::move(bytes)).first;
+  }
+  const int64_t slice = Stacked(ref) ? it->second.size / ref.num_experts * ref.expert : 0;
+  return it->second.data + slice;
+}
+
+Result<const float*> WeightReader::BlockScales(const SourceTensor& tensor, int64_t rows, int64_t k) {
+  const std::string name = tensor.name + "_scale_inv";
+  const SourceTensor* scales = source_.Find(name);
+  if (scales == nullptr) return Corrupt("{}: tensor '{}' is missing (block scales of an FP8 weight)", source_.place(), name);
+  const int64_t wanted[] = {(rows + kFp8BlockSize - 1) / kFp8BlockSize, (k + kFp8BlockSize - 1) / kFp8BlockSize};
+  if (scales->dtype != DType::kF32 || scales->num_dims != 2 || scales->dims[0] != wanted[0] || scales->dims[1] != wanted[1]) {
+    return Corrupt("{}: tensor '{}' is {} {}, expected F32 {}", source_.place(), name, DTypeName(scales->dtype),
+                   ShapeString(scales->dims, scales->num_dims), ShapeString(wanted, 2));
+  }
+  if (mode_ == Mode::kPlan) return static_cast<const float*>(nullptr);
+  ASSIGN_OR_RETURN(const std::byte* data, Bytes(*scales, WeightRef{TensorRole::kEmbedding}));
+  if (reinterpret_cast<uintptr_t>(data) % alignof(float) != 0) {
+    return Corrupt("{}: tensor '{}' is not aligned to 4 bytes", source_.place(), name);
+  }
+  return reinterpret_cast<const float*>(data);
+}
+
+Result<PackedMatrix> WeightReader::Matrix(std::span<const RowsOf> parts, int64_t k) {
+  std::vector<MatrixPart> pieces;
+  int64_t n = 0;
+  DType dtype = DType::kF32;
+  for (const RowsOf& part : parts) {
+    ASSIGN_OR_RETURN(const SourceTensor* tensor, Require(part.ref, part.rows, k));
+    if (!pieces.empty() && tensor->dtype != dtype) {
+      return Unsupported("{}: tensor '{}' has type {}, its sibling {}", source_.place(), tensor->name,
+                         DTypeName(tensor->dtype), DTypeName(dtype));
+    }
+    dtype = tensor->dtype;
+    MatrixPart piece{.dtype = dtype, .rows = part.rows};
+    if (dtype == DType::kFP8E4M3) {
+      ASSIGN_OR_RETURN(piece.block_scales, BlockScales(*tensor, part.rows, k));
+    }
+    if (mode_ == Mode::kLoad) {
+      ASSIGN_OR_RETURN(piece.data, Bytes(*tensor, part.ref));
+    }
+    pieces.push_back(piece);
+    n += part.rows;
+  }
+  const PackOptions& options = options_;
+  owned_bytes_ += PackedBytes(dtype, n, k, options);
+  if (mode_ == Mode::kPlan) {
+    PackedMatrix planned;
+    planned.dtype = dtype;
+    planned.n = n;
+    planned.k = k;
+    return planned;
+  }
+  return PackMatrix(pieces, k, options);
+}
+
+Result<PackedMatrix> WeightReader::Table(const WeightRef& ref, int64_t rows, int64_t k) {
+  ASSIGN_OR_RETURN(const SourceTensor* tensor, Require(ref, rows, k));
+  PackedMatrix planned;
+  planned.dtype = tensor->dtype;
+  planned.n = rows;
+  planned.k = k;
+  PackOptions options = options_;
+  options.isa = Isa::kRef;
+  if (mode_ == Mode::kPlan) {
+    (options.borrow ? borrowed_bytes_ : owned_bytes_) += tensor->num_bytes();
+    return planned;
+  }
+  ASSIGN_OR_RETURN(TensorBytes bytes, source_.Fetch(*tensor));
+  MatrixPart part{.dtype = tensor->dtype, .rows = rows, .data = bytes.data};
+  if (tensor->dtype == DType::kFP8E4M3) {
+    return Unsupported("{}: tensor '{}': an FP8 embedding", source_.place(), tensor->name);
+  }
+  return PackMatrix({&part, 1}, k, options);
+}
+
+Result<PackedMatrix> WeightReader::Derived(std::span<const float> values, int64_t rows, int64_t k, DType dtype) {
+  owned_bytes_ += PackedBytes(dtype, rows, k, options_);
+  if (mode_ == Mode::kPlan) {
+    PackedMatrix planned;
+    planned.dtype = dtype;
+    planned.n = rows;
+    planned.k = k;
+    return planned;
+  }
+  PackOptions options = options_;
+  options.borrow = false;
+  const MatrixPart part{.dtype = dtype, .rows = rows, .data = nullptr};
+  std::vector<std::byte> encoded(static_cast<size_t>(DTypeBytes(dtype, rows * k)));
+  FindQuantFormat(dtype)->encode(values.data(), encoded.data(), rows * k);
+  MatrixPart filled = part;
+  filled.data = encoded.data();
+  return PackMatrix({&filled, 1}, k, options);
+}
+
+Result<std::vector<float>> WeightReader::Values(const WeightRef& ref, int64_t rows, int64_t k) {
+  ASSIGN_OR_RETURN(const SourceTensor* tensor, Require(ref, rows, k));
+  const float* scales = nullptr;
+  if (tensor->dtype == DType::kFP8E4M3) {
+    ASSIGN_OR_RETURN(scales, BlockScales(*tensor, rows, k));
+  }
+  std::vector<float> values(static_cast<size_t>(rows * k));
+  if (mode_ == Mode::kPlan) return values;
+  ASSIGN_OR_RETURN(const std::byte* data, Bytes(*tensor, ref));
+  FindQuantFormat(tensor->dtype)->decode(data, values.data(), rows * k);
+  if (scales != nullptr) {
+    const int64_t blocks_per_row = (k + kFp8BlockSize - 1) / kFp8BlockSize;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t col = 0; col < k; ++col) {
+        values[row * k + col] *= scales[row / kFp8BlockSize * blocks_per_row + col / kFp8BlockSize];
+      }
+    }
+  }
+  return values;
+}
+
+Result<std::vector<float>> WeightReader::Vector(const WeightRef& ref, int64_t size) {
+  owned_bytes_ += size * static_cast<int64_t>(sizeof(float));
+  return Values(ref, 1, size);
+}
+
+void WeightReader::ReleaseFetched() {
+  for (const auto& [tensor, bytes] : fetched_) {
+    if (!options_.borrow || options_.isa != Isa::kRef) source_.Release(*tensor);
+  }
+  fetched_.clear();
+}
+
+}  // namespace cachalot
