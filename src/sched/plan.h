@@ -20,14 +20,17 @@ inline constexpr uint32_t kOutputTopLogprobs = 1u << 1;     // with the sampled 
 inline constexpr uint32_t kOutputPromptLogprobs = 1u << 2;  // log p(next token) at every position of the row
 inline constexpr uint32_t kOutputAllLogits = 1u << 3;       // logits at every position of the row
 inline constexpr uint32_t kOutputHidden = 1u << 4;          // hidden state after the final norm, every position
-inline constexpr uint32_t kOutputMtp = 1u << 5;             // run the MTP layer over the row; logits of each slot
+// Run the MTP layer too, and give its logits. MTP slot i pairs the hidden state at position i with token i + 1, so a row
+// over positions [p, p + q_len) completes the slots [p - 1, p + q_len - 1) (from 0 when p is 0). A sequence that wants
+// this wants it from its first row on: slots are never skipped.
+inline constexpr uint32_t kOutputMtp = 1u << 5;
 
 struct PlanRow {
   int32_t slot = 0;          // the sequence's place in the runtime's state, [0, max_seqs)
   int32_t q_len = 0;         // tokens computed for it in this step (an upper bound once drafts are verified)
   int32_t num_computed = 0;  // tokens of it already in the KV cache
   int32_t token_begin = -1;  // first of q_len ids in StepPlan::token_ids; -1: the runtime's last sampled token (q_len 1)
-  int32_t next_token = -1;   // the id that follows the row, when known (prompt log-probabilities, MTP)
+  int32_t next_token = -1;   // the id that follows the row, when known (prompt log-probabilities)
   uint32_t outputs = 0;
   int32_t num_top_logprobs = 0;
 };
@@ -83,7 +86,7 @@ struct ResultRow {
   int32_t prompt_logprob_len = 0;
   int64_t logits_begin = -1;           // q_len x vocab values in StepResult::logits; -1: none
   int64_t hidden_begin = -1;           // q_len x hidden_size values in StepResult::hidden
-  int64_t mtp_logits_begin = -1;       // q_len x vocab values in StepResult::mtp_logits
+  int64_t mtp_logits_begin = -1;       // (q_len, or q_len - 1 from position 0) x vocab values in StepResult::mtp_logits
 };
 
 struct StepResult {

@@ -1,0 +1,240 @@
+#include "runtime/runtime.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/fault.h"
+
+namespace cachalot {
+namespace {
+
+// Positions whose logits are in memory at once: enough rows to use the head's matmul well, few enough to stay small
+// (32 x 150,000 x 4 bytes = 19 MB).
+constexpr int64_t kLogitTile = 32;
+
+}  // namespace
+
+Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const RuntimeOptions& options) {
+  Memory memory;
+  const KvStoreOptions kv = {.dtype = options.kv_dtype,
+                             .block_tokens = options.block_tokens,
+                             .max_seqs = options.max_seqs,
+                             .max_context = options.max_context,
+                             .capacity_tokens = options.kv_tokens};
+  memory.kv_bytes = KvStore::PlanBytes(KvGroups(spec, with_mtp), kv);
+  const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
+  memory.workspace_bytes =
+      std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, kLogitTile, options.num_threads),
+               SampleWorkspaceBytes(spec.vocab_size)) +
+      (options.max_step_tokens + kLogitTile) * row + kLogitTile * spec.vocab_size * static_cast<int64_t>(sizeof(float)) +
+      (with_mtp ? (2 * options.max_step_tokens + options.max_seqs) * row : 0);
+  return memory;
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, std::unique_ptr<ThreadPool> pool,
+                                                 const RuntimeOptions& options) {
+  auto runtime = std::unique_ptr<Runtime>(new Runtime());
+  runtime->options_ = options;
+  const ModelSpec& spec = model->spec();
+  const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
+  ASSIGN_OR_RETURN(runtime->kv_, KvStore::Allocate(model->kv_groups(), {.dtype = options.kv_dtype,
+                                                                         .block_tokens = options.block_tokens,
+                                                                         .max_seqs = options.max_seqs,
+                                                                         .max_context = options.max_context,
+                                                                         .capacity_tokens = options.kv_tokens}));
+  const int64_t workspace_bytes =
+      std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, kLogitTile, options.num_threads),
+               SampleWorkspaceBytes(spec.vocab_size));
+  ASSIGN_OR_RETURN(runtime->workspace_, Workspace::Allocate(workspace_bytes));
+  ASSIGN_OR_RETURN(runtime->hidden_, Buffer::Allocate(options.max_step_tokens * row));
+  ASSIGN_OR_RETURN(runtime->normed_, Buffer::Allocate(kLogitTile * row));
+  ASSIGN_OR_RETURN(runtime->logits_, Buffer::Allocate(kLogitTile * spec.vocab_size * static_cast<int64_t>(sizeof(float))));
+  if (model->has_mtp()) {
+    ASSIGN_OR_RETURN(runtime->last_hidden_, Buffer::Allocate(options.max_seqs * row));
+    ASSIGN_OR_RETURN(runtime->mtp_hidden_, Buffer::Allocate(options.max_step_tokens * row));
+    ASSIGN_OR_RETURN(runtime->mtp_out_, Buffer::Allocate(options.max_step_tokens * row));
+  }
+  runtime->slots_.resize(static_cast<size_t>(options.max_seqs));
+  runtime->token_ids_.resize(static_cast<size_t>(options.max_step_tokens));
+  runtime->positions_.resize(static_cast<size_t>(options.max_step_tokens));
+  runtime->spans_.reserve(static_cast<size_t>(options.max_seqs));
+  runtime->result_.rows.reserve(static_cast<size_t>(options.max_seqs));
+  runtime->result_.expert_counts.reserve(static_cast<size_t>(spec.num_moe_layers() * spec.moe.num_experts));
+  runtime->info_ = {.max_seqs = options.max_seqs,
+                    .max_step_tokens = options.max_step_tokens,
+                    .max_context = options.max_context,
+                    .vocab_size = spec.vocab_size,
+                    .max_logit_rows = options.max_logit_rows,
+                    .kv_groups = runtime->kv_.infos()};
+  runtime->model_ = std::move(model);
+  runtime->pool_ = std::move(pool);
+  runtime->exec_ = {.isa = options.isa,
+                    .pool = runtime->pool_.get(),
+                    .workspace = &runtime->workspace_,
+                    .counters = &runtime->counters_,
+                    .deterministic = options.deterministic};
+  return runtime;
+}
+
+Status Runtime::Launch(const StepPlan& plan) {
+  CHECK(!pending_) << "depth 0: collect a step before the next";
+  CHECK(plan.num_tokens() <= options_.max_step_tokens && plan.rows.size() <= slots_.size());
+  if (FaultHits("device.op")) return DeviceError("step {}: injected fault", plan.step_id);
+  for (const SlotSetup& setup : plan.setups) {
+    slots_[static_cast<size_t>(setup.slot)].Reset(
+        setup.sampling, std::span(plan.history_ids).subspan(setup.history_begin, setup.history_len),
+        setup.history_num_prompt, info_.vocab_size);
+  }
+  for (const BlockCopy& copy : plan.block_copies) kv_.Copy(copy);
+  for (const BlockWrite& write : plan.block_writes) kv_.Write(write);
+  result_.Clear();
+  result_.step_id = plan.step_id;
+  Gather(plan);
+  const ModelSpec& spec = model_->spec();
+  result_.expert_counts.assign(static_cast<size_t>(spec.num_moe_layers() * spec.moe.num_experts), 0);
+  model_->Forward(exec_, {.token_ids = token_ids_.data(),
+                          .positions = positions_.data(),
+                          .num_tokens = plan.num_tokens(),
+                          .spans = spans_,
+                          .kv = kv_.bindings(),
+                          .hidden = hidden_.as<float>(),
+                          .expert_counts = result_.expert_counts.data(),
+                          .mla_form = options_.mla_form});
+  Output(plan);
+  CHECK(workspace_.used() == 0);
+  pending_ = true;
+  return Status::Ok();
+}
+
+Status Runtime::Collect(StepResult* result) {
+  CHECK(pending_);
+  pending_ = false;
+  std::swap(*result, result_);
+  return Status::Ok();
+}
+
+void Runtime::Gather(const StepPlan& plan) {
+  spans_.clear();
+  int32_t next = 0;
+  for (const PlanRow& row : plan.rows) {
+    spans_.push_back({.slot = row.slot, .q_begin = next, .q_len = row.q_len, .kv_len = row.num_computed + row.q_len});
+    DCHECK(row.q_len > 0 && row.num_computed + row.q_len <= options_.max_context);
+    for (int32_t i = 0; i < row.q_len; ++i, ++next) {
+      token_ids_[next] = row.token_begin >= 0 ? plan.token_ids[static_cast<size_t>(row.token_begin + i)]
+                                              : slots_[static_cast<size_t>(row.slot)].last_token();
+      DCHECK(token_ids_[next] >= 0 && token_ids_[next] < info_.vocab_size);
+      positions_[next] = row.num_computed + i;
+    }
+  }
+}
+
+void Runtime::Output(const StepPlan& plan) {
+  bool any_mtp = false;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const PlanRow& row = plan.rows[i];
+    ResultRow out;
+    out.slot = row.slot;
+    out.num_computed = row.num_computed + row.q_len;
+    OutputRow(row, &out, spans_[i].q_begin);
+    result_.rows.push_back(out);
+    any_mtp |= (row.outputs & kOutputMtp) != 0;
+  }
+  if (any_mtp) OutputMtp(plan);
+}
+
+void Runtime::OutputRow(const PlanRow& row, ResultRow* out, int64_t token_begin) {
+  const int64_t hidden_size = model_->spec().hidden_size;
+  const int64_t vocab = info_.vocab_size;
+  const bool sample = row.outputs & kOutputSample;
+  const bool all_logits = row.outputs & kOutputAllLogits;
+  const bool prompt_logprobs = row.outputs & kOutputPromptLogprobs;
+  const float* hidden = hidden_.as<float>() + token_begin * hidden_size;
+  if (row.outputs & kOutputHidden) {
+    out->hidden_begin = static_cast<int64_t>(result_.hidden.size());
+    result_.hidden.resize(result_.hidden.size() + static_cast<size_t>(row.q_len * hidden_size));
+    model_->FinalNorm(exec_, hidden, row.q_len, result_.hidden.data() + out->hidden_begin);
+  }
+  if (all_logits) out->logits_begin = static_cast<int64_t>(result_.logits.size());
+  out->prompt_logprob_begin = static_cast<int32_t>(result_.prompt_logprobs.size());
+  out->top_begin = static_cast<int32_t>(result_.top_logprobs.size());
+  if (!sample && !all_logits && !prompt_logprobs) return;
+
+  const int64_t first = all_logits || prompt_logprobs ? 0 : row.q_len - 1;
+  for (int64_t begin = first; begin < row.q_len; begin += kLogitTile) {
+    const int64_t count = std::min<int64_t>(kLogitTile, row.q_len - begin);
+    model_->FinalNorm(exec_, hidden + begin * hidden_size, count, normed_.as<float>());
+    model_->Head(exec_, normed_.as<float>(), count, logits_.as<float>());
+    for (int64_t i = begin; i < begin + count; ++i) {
+      float* logits = logits_.as<float>() + (i - begin) * vocab;
+      if (all_logits) result_.logits.insert(result_.logits.end(), logits, logits + vocab);
+      if (prompt_logprobs) {
+        const int32_t next = i + 1 < row.q_len ? token_ids_[token_begin + i + 1] : row.next_token;
+        if (next >= 0) {
+          result_.prompt_logprobs.push_back(LogprobOf({logits, static_cast<size_t>(vocab)}, next));
+          ++out->prompt_logprob_len;
+        }
+      }
+      if (sample && i == row.q_len - 1) {
+        const bool logprobs = row.outputs & kOutputTopLogprobs;
+        top_.resize(static_cast<size_t>(logprobs ? row.num_top_logprobs : 0));
+        const SampleRowResult drawn = slots_[static_cast<size_t>(row.slot)].Sample(
+            exec_, logits, info_.vocab_size, out->num_computed, logprobs ? row.num_top_logprobs : -1, top_);
+        out->sampled_token = drawn.token_id;
+        out->sampled_logprob = drawn.logprob;
+        out->top_len = static_cast<int32_t>(top_.size());
+        for (const TokenLogprob& entry : top_) result_.top_logprobs.push_back({entry.token_id, entry.logprob});
+      }
+    }
+  }
+}
+
+void Runtime::OutputMtp(const StepPlan& plan) {
+  CHECK(model_->has_mtp());
+  const int64_t hidden_size = model_->spec().hidden_size;
+  const int64_t vocab = info_.vocab_size;
+  // Slot i of a sequence: hidden state at position i, token i + 1. In a row over [p, p + q) that is the hidden state
+  // kept from the last step (for slot p - 1), then those of the row but its last, which is kept in turn.
+  float* input = mtp_hidden_.as<float>();
+  float* normed = mtp_out_.as<float>();  // free until ForwardMtp fills it
+  std::vector<SeqSpan>& spans = spans_;  // the main forward is done with them
+  int32_t next = 0;
+  size_t num_spans = 0;
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const PlanRow& row = plan.rows[r];
+    if (!(row.outputs & kOutputMtp)) continue;
+    const int64_t begin = spans[r].q_begin;
+    float* last = last_hidden_.as<float>() + row.slot * hidden_size;
+    model_->FinalNorm(exec_, hidden_.as<float>() + begin * hidden_size, row.q_len, normed);
+    const int32_t skipped = row.num_computed == 0 ? 1 : 0;  // position 0 completes no slot
+    const int32_t count = row.q_len - skipped;
+    if (!skipped) std::memcpy(input + next * hidden_size, last, sizeof(float) * hidden_size);
+    std::memcpy(input + (next + 1 - skipped) * hidden_size, normed, sizeof(float) * hidden_size * (row.q_len - 1));
+    std::memcpy(last, normed + (row.q_len - 1) * hidden_size, sizeof(float) * hidden_size);
+    // Compacted in place: next never overtakes begin + skipped.
+    for (int32_t i = 0; i < count; ++i) {
+      token_ids_[next + i] = token_ids_[begin + skipped + i];
+      positions_[next + i] = row.num_computed + skipped + i - 1;
+    }
+    result_.rows[r].mtp_logits_begin = int64_t{next} * vocab;
+    if (count > 0) {
+      spans[num_spans++] = {.slot = row.slot, .q_begin = next, .q_len = count, .kv_len = row.num_computed + row.q_len - 1};
+    }
+    next += count;
+  }
+  if (next == 0) return;
+  model_->ForwardMtp(exec_, {.next_token_ids = token_ids_.data(),
+                             .positions = positions_.data(),
+                             .hidden = input,
+                             .num_tokens = next,
+                             .spans = {spans.data(), num_spans},
+                             .kv = kv_.bindings().back(),
+                             .out = mtp_out_.as<float>(),
+                             .mla_form = options_.mla_form});
+  result_.mtp_logits.resize(static_cast<size_t>(next * vocab));
+  for (int64_t begin = 0; begin < next; begin += kLogitTile) {
+    const int64_t count = std::min<int64_t>(kLogitTile, next - begin);
+    model_->MtpHead(exec_, mtp_out_.as<float>() + begin * hidden_size, count, result_.mtp_logits.data() + begin * vocab);
+  }
+}
+
+}  // namespace cachalot

@@ -1,0 +1,83 @@
+// Runtime: turns step plans into work on the CPU: block tables, forward, sampling. Depth 0: Launch computes, Collect
+// hands the result over. A step in steady state allocates nothing.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/exec_context.h"
+#include "model/model.h"
+#include "runtime/executor.h"
+#include "runtime/kv_store.h"
+#include "runtime/slot_state.h"
+
+namespace cachalot {
+
+struct RuntimeOptions {
+  Isa isa = Isa::kRef;
+  int32_t num_threads = 1;
+  bool deterministic = false;
+  int32_t max_seqs = 1;
+  int32_t max_step_tokens = 512;
+  int32_t max_context = 4096;
+  int32_t max_logit_rows = 1;
+  DType kv_dtype = DType::kF16;
+  int32_t block_tokens = 16;
+  int64_t kv_tokens = 0;        // 0: max_seqs * max_context
+  MlaForm mla_form = MlaForm::kByCost;
+};
+
+class Runtime final : public StepExecutor {
+ public:
+  static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<Model> model, std::unique_ptr<ThreadPool> pool,
+                                                 const RuntimeOptions& options);
+
+  struct Memory {
+    int64_t kv_bytes = 0;
+    int64_t workspace_bytes = 0;  // scratch, activations, logits, slot state
+  };
+  static Memory PlanMemory(const ModelSpec& spec, bool with_mtp, const RuntimeOptions& options);
+
+  const ExecutorInfo& info() const override { return info_; }
+  Status Launch(const StepPlan& plan) override;
+  Status Collect(StepResult* result) override;
+
+  const Model& model() const { return *model_; }
+  const RuntimeOptions& options() const { return options_; }
+  const ExecCounters& counters() const { return counters_; }
+  ThreadPool& pool() { return *pool_; }
+
+ private:
+  Runtime() = default;
+  void Gather(const StepPlan& plan);
+  void Output(const StepPlan& plan);
+  // Logits of the wanted positions of row `row_idx`, tile by tile.
+  void OutputRow(const PlanRow& row, ResultRow* out, int64_t token_begin);
+  void OutputMtp(const StepPlan& plan);
+
+  RuntimeOptions options_;
+  ExecutorInfo info_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ThreadPool> pool_;
+  Workspace workspace_;
+  ExecCounters counters_;
+  ExecContext exec_;
+  KvStore kv_;
+  std::vector<SlotState> slots_;
+  // The batch, [max_step_tokens].
+  std::vector<int32_t> token_ids_;
+  std::vector<int32_t> positions_;
+  std::vector<SeqSpan> spans_;           // [max_seqs]
+  std::vector<TokenLogprob> top_;
+  Buffer hidden_;                        // [max_step_tokens, hidden_size]
+  Buffer normed_;                        // [kLogitTile, hidden_size]
+  Buffer logits_;                        // [kLogitTile, vocab_size]
+  // MTP: the normalised hidden state of each slot's last position, and the batch of MTP slots.
+  Buffer last_hidden_;                   // [max_seqs, hidden_size]
+  Buffer mtp_hidden_;                    // [max_step_tokens, hidden_size]
+  Buffer mtp_out_;                       // [max_step_tokens, hidden_size]
+  StepResult result_;
+  bool pending_ = false;
+};
+
+}  // namespace cachalot
