@@ -1,0 +1,245 @@
+#include "tokenizer/hf_components.h"
+
+#include <nlohmann/json.hpp>
+
+#include "formats/json.h"
+#include "formats/text.h"
+
+namespace cachalot {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kGpt2Split =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kMetaSpace = "▁";
+
+Status NotSupported(std::string_view what, std::string_view kind) {
+  return Unsupported("{} '{}' is not supported", what, Printable(kind));
+}
+
+// {"String": "…"} or {"Regex": "…"}
+struct Pattern {
+  bool regex = false;
+  std::string text;
+};
+
+Result<Pattern> ReadPattern(const json& object) {
+  const json* pattern = JsonMember(object, "pattern");
+  if (pattern == nullptr || !pattern->is_object()) return InvalidArgument("pattern is missing or no object");
+  Pattern result;
+  for (const char* kind : {"String", "Regex"}) {
+    if (!pattern->contains(kind)) continue;
+    ASSIGN_OR_RETURN(result.text, JsonString(*pattern, kind, ""));
+    result.regex = std::string_view(kind) == "Regex";
+    return result;
+  }
+  return Unsupported("pattern {} is not supported", JsonPreview(*pattern));
+}
+
+Result<SplitBehavior> ReadBehavior(const json& object, std::string_view default_value) {
+  ASSIGN_OR_RETURN(const std::string name, JsonString(object, "behavior", default_value));
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  return NotSupported("behavior", name);
+}
+
+// The members of {"type": "Sequence", list: […]}.
+Result<const json::array_t*> ReadSequence(const json& object, const char* list) {
+  const json* members = JsonMember(object, list);
+  if (members == nullptr || !members->is_array()) return InvalidArgument("Sequence: {} is missing or no list", list);
+  return members->get_ptr<const json::array_t*>();
+}
+
+}  // namespace
+
+const json* JsonMember(const json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+Result<bool> JsonBool(const json& object, const char* key, bool default_value) {
+  const json* value = JsonMember(object, key);
+  if (value == nullptr) return default_value;
+  if (!value->is_boolean()) return InvalidArgument("{} is {}, not true or false", key, JsonPreview(*value));
+  return value->get<bool>();
+}
+
+Result<std::string> JsonString(const json& object, const char* key, std::string_view default_value) {
+  const json* value = JsonMember(object, key);
+  if (value == nullptr) return std::string(default_value);
+  if (!value->is_string()) return InvalidArgument("{} is {}, not a string", key, JsonPreview(*value));
+  return value->get<std::string>();
+}
+
+Result<std::string> JsonType(const json& object, std::string_view what) {
+  if (!object.is_object()) return InvalidArgument("{} is {}, not an object", what, JsonPreview(object));
+  ASSIGN_OR_RETURN(std::string type, JsonString(object, "type", ""));
+  if (type.empty()) return NotFound("{} has no type", what);
+  return type;
+}
+
+Status ReadNormalizer(const json& object, Normalizer* normalizer) {
+  if (object.is_null()) return Status::Ok();
+  ASSIGN_OR_RETURN(const std::string type, JsonType(object, "normalizer"));
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const json::array_t* members, ReadSequence(object, "normalizers"));
+    for (const json& member : *members) RETURN_IF_ERROR(ReadNormalizer(member, normalizer));
+    return Status::Ok();
+  }
+  if (type == "NFC") {
+    normalizer->AddForm(NormalForm::kNfc);
+  } else if (type == "NFD") {
+    normalizer->AddForm(NormalForm::kNfd);
+  } else if (type == "NFKC") {
+    normalizer->AddForm(NormalForm::kNfkc);
+  } else if (type == "NFKD") {
+    normalizer->AddForm(NormalForm::kNfkd);
+  } else if (type == "Prepend") {
+    ASSIGN_OR_RETURN(std::string prefix, JsonString(object, "prepend", ""));
+    normalizer->AddPrepend(std::move(prefix));
+  } else if (type == "Replace") {
+    ASSIGN_OR_RETURN(Pattern pattern, ReadPattern(object));
+    if (pattern.regex) return NotSupported("normalizer Replace with the regular expression", pattern.text);
+    ASSIGN_OR_RETURN(std::string content, JsonString(object, "content", ""));
+    normalizer->AddReplace(std::move(pattern.text), std::move(content));
+  } else {
+    return NotSupported("normalizer", type);
+  }
+  return Status::Ok();
+}
+
+Status ReadPreTokenizer(const json& object, PreTokenizer* pre_tokenizer, bool* byte_level) {
+  if (object.is_null()) return Status::Ok();
+  ASSIGN_OR_RETURN(const std::string type, JsonType(object, "pre_tokenizer"));
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const json::array_t* members, ReadSequence(object, "pretokenizers"));
+    for (const json& member : *members) RETURN_IF_ERROR(ReadPreTokenizer(member, pre_tokenizer, byte_level));
+    return Status::Ok();
+  }
+  if (*byte_level) return Unsupported("pre_tokenizer '{}' behind ByteLevel is not supported", Printable(type));
+  if (type == "Split") {
+    ASSIGN_OR_RETURN(const Pattern pattern, ReadPattern(object));
+    ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(object, ""));
+    ASSIGN_OR_RETURN(const bool invert, JsonBool(object, "invert", false));
+    return pattern.regex ? pre_tokenizer->AddRegex(pattern.text, behavior, invert)
+                         : pre_tokenizer->AddLiteral(pattern.text, behavior, invert);
+  }
+  if (type == "Digits") {
+    ASSIGN_OR_RETURN(const bool individual, JsonBool(object, "individual_digits", false));
+    return pre_tokenizer->AddRegex(individual ? "\\p{N}" : "\\p{N}+", SplitBehavior::kIsolated);
+  }
+  if (type == "Punctuation") {
+    ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(object, "Isolated"));
+    return pre_tokenizer->AddRegex(R"([!-/:-@\[-`{-~\p{P}])", behavior);
+  }
+  if (type == "ByteLevel") {
+    ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
+    ASSIGN_OR_RETURN(const bool use_regex, JsonBool(object, "use_regex", true));
+    if (add_prefix_space) RETURN_IF_ERROR(pre_tokenizer->SetPrefix(" ", /*whole_text_only=*/false));
+    if (use_regex) RETURN_IF_ERROR(pre_tokenizer->AddRegex(kGpt2Split, SplitBehavior::kIsolated));
+    *byte_level = true;
+    return Status::Ok();
+  }
+  if (type == "Metaspace") {
+    ASSIGN_OR_RETURN(const std::string replacement, JsonString(object, "replacement", kMetaSpace));
+    // Older files say add_prefix_space instead.
+    ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
+    ASSIGN_OR_RETURN(const std::string scheme,
+                     JsonString(object, "prepend_scheme", add_prefix_space ? "always" : "never"));
+    ASSIGN_OR_RETURN(const bool split, JsonBool(object, "split", true));
+    if (scheme != "always" && scheme != "first" && scheme != "never") return NotSupported("prepend_scheme", scheme);
+    RETURN_IF_ERROR(pre_tokenizer->SetSpace(replacement));
+    if (scheme != "never") RETURN_IF_ERROR(pre_tokenizer->SetPrefix(replacement, scheme == "first"));
+    return split ? pre_tokenizer->AddLiteral(replacement, SplitBehavior::kMergedWithNext) : Status::Ok();
+  }
+  return NotSupported("pre_tokenizer", type);
+}
+
+Status ReadDecoder(const json& object, TokenStyle* style) {
+  if (object.is_null()) return Status::Ok();
+  ASSIGN_OR_RETURN(const std::string type, JsonType(object, "decoder"));
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const json::array_t* members, ReadSequence(object, "decoders"));
+    for (const json& member : *members) RETURN_IF_ERROR(ReadDecoder(member, style));
+  } else if (type == "ByteFallback") {
+    style->byte_fallback = true;
+  } else if (type == "Metaspace") {
+    ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
+    ASSIGN_OR_RETURN(const std::string scheme,
+                     JsonString(object, "prepend_scheme", add_prefix_space ? "always" : "never"));
+    style->meta_space = true;
+    style->strip_leading_space = scheme != "never";
+  } else if (type == "Replace") {
+    ASSIGN_OR_RETURN(const Pattern pattern, ReadPattern(object));
+    ASSIGN_OR_RETURN(const std::string content, JsonString(object, "content", ""));
+    if (pattern.regex || pattern.text != kMetaSpace || content != " ") {
+      return Unsupported("decoder Replace of '{}' by '{}' is not supported", Printable(pattern.text), Printable(content));
+    }
+    style->meta_space = true;
+  } else if (type == "Strip") {
+    ASSIGN_OR_RETURN(const std::string content, JsonString(object, "content", ""));
+    const json* start = JsonMember(object, "start");
+    const json* stop = JsonMember(object, "stop");
+    if (content != " " || start == nullptr || *start != 1 || (stop != nullptr && *stop != 0)) {
+      return Unsupported("decoder Strip of anything but one space at the start is not supported");
+    }
+    style->strip_leading_space = true;
+  } else if (type != "ByteLevel" && type != "Fuse") {
+    return NotSupported("decoder", type);
+  }
+  return Status::Ok();
+}
+
+namespace {
+
+// "special_tokens": {name: {"ids": […]}} of a TemplateProcessing.
+Status AppendTemplateToken(const json& object, const json& item, std::vector<int32_t>* ids) {
+  ASSIGN_OR_RETURN(const std::string name, JsonString(item, "id", ""));
+  const json* tokens = JsonMember(object, "special_tokens");
+  const json* token = tokens == nullptr ? nullptr : JsonMember(*tokens, name.c_str());
+  const json* token_ids = token == nullptr ? nullptr : JsonMember(*token, "ids");
+  if (token_ids == nullptr || !token_ids->is_array()) {
+    return InvalidArgument("post_processor: no ids for special token '{}'", Printable(name));
+  }
+  for (const json& id : *token_ids) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= Vocab::kMaxSize) {
+      return InvalidArgument("post_processor: {} is no token id", JsonPreview(id));
+    }
+    ids->push_back(static_cast<int32_t>(id.get<int64_t>()));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ReadPostProcessor(const json& object, std::vector<int32_t>* prefix_ids, std::vector<int32_t>* suffix_ids) {
+  if (object.is_null()) return Status::Ok();
+  ASSIGN_OR_RETURN(const std::string type, JsonType(object, "post_processor"));
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const json::array_t* members, ReadSequence(object, "processors"));
+    for (const json& member : *members) RETURN_IF_ERROR(ReadPostProcessor(member, prefix_ids, suffix_ids));
+    return Status::Ok();
+  }
+  if (type == "ByteLevel") return Status::Ok();  // changes offsets only
+  if (type != "TemplateProcessing") return NotSupported("post_processor", type);
+  const json* single = JsonMember(object, "single");
+  if (single == nullptr || !single->is_array()) return InvalidArgument("post_processor: single is missing or no list");
+  bool behind_text = false;
+  for (const json& item : *single) {
+    if (JsonMember(item, "Sequence") != nullptr) {
+      behind_text = true;
+    } else if (const json* special = JsonMember(item, "SpecialToken"); special != nullptr) {
+      RETURN_IF_ERROR(AppendTemplateToken(object, *special, behind_text ? suffix_ids : prefix_ids));
+    } else {
+      return Unsupported("post_processor: {} in a template is not supported", JsonPreview(item));
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace cachalot

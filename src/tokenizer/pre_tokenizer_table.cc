@@ -1,0 +1,89 @@
+#include "tokenizer/pre_tokenizer_table.h"
+
+#include <fmt/ranges.h>
+
+#include <vector>
+
+#include "formats/text.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::string_view kGpt2[] = {
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
+
+// Digits one by one, then as GPT-2.
+constexpr std::string_view kDigitsThenGpt2[] = {R"(\p{N})", kGpt2[0]};
+
+constexpr std::string_view kLlama3[] = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+constexpr std::string_view kQwen2[] = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+constexpr std::string_view kCjk = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+";
+
+// The second lists the letters that have case, as of the Unicode version of its authors. The third takes in A-Z and a-z
+// (":-~"), so it cuts the words that the second found where ASCII and other letters meet.
+constexpr std::string_view kDeepSeekLlm[] = {
+    R"([\r\n])",
+    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼ"
+    "ℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ"
+    "\U00010400-\U0001044f\U000104b0-\U000104d3\U000104d8-\U000104fb\U00010c80-\U00010cb2\U00010cc0-\U00010cf2"
+    "\U000118a0-\U000118df\U0001e900-\U0001e943]+",
+    R"(\s?[!-/:-~！-／：-～‘-‟　-。]+)",
+    R"(\s+$)",
+    kCjk,
+    R"(\p{N}+)"};
+
+constexpr std::string_view kDeepSeekCoder[] = {R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kCjk, R"(\p{N})"};
+
+constexpr std::string_view kDeepSeekV3[] = {
+    R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+// What llama.cpp applies when a file names none.
+constexpr std::string_view kDefault[] = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2[0], R"(\p{N}+)", "[0-9][0-9][0-9]"};
+
+constexpr GgufPreTokenizer kTable[] = {
+    {.names = "gpt-2 phi-2 mpt olmo jais trillion granite-docling gigachat jina-es jina-de jina-v2-es jina-v2-de "
+              "a.x-4.0 mellum exaone4",
+     .splits = kGpt2},
+    {.names = "smollm starcoder refact command-r codeshell exaone minerva-7b", .splits = kDigitsThenGpt2},
+    {.names = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+     .splits = kLlama3,
+     .ignore_merges = true,
+     .add_bos = true},
+    {.names = "dbrx smaug-bpe glm4 chatglm-bpe", .splits = kLlama3},
+    {.names = "qwen2 deepseek-r1-qwen kormo megrez", .splits = kQwen2, .nfc = true},
+    {.names = "stablelm2 hunyuan grok-2", .splits = kQwen2},
+    {.names = "deepseek-llm", .splits = kDeepSeekLlm},
+    {.names = "deepseek-coder", .splits = kDeepSeekCoder},
+    {.names = "deepseek-v3 hunyuan-dense joyai-llm", .splits = kDeepSeekV3},
+    {.names = "default", .splits = kDefault},
+};
+
+std::vector<std::string_view> Words(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return words;
+}
+
+}  // namespace
+
+Result<const GgufPreTokenizer*> FindGgufPreTokenizer(std::string_view name) {
+  std::vector<std::string_view> known;
+  for (const GgufPreTokenizer& row : kTable) {
+    for (const std::string_view word : Words(row.names)) {
+      if (word == name) return &row;
+      known.push_back(word);
+    }
+  }
+  return Unsupported("tokenizer.ggml.pre '{}' is not known; known are {}", Printable(name), fmt::join(known, ", "));
+}
+
+}  // namespace cachalot

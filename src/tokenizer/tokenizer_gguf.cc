@@ -1,0 +1,170 @@
+// A tokenizer from the metadata of a GGUF file.
+#include <algorithm>
+#include <optional>
+
+#include "base/log.h"
+#include "formats/gguf.h"
+#include "formats/text.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/known_tokens.h"
+#include "tokenizer/pre_tokenizer_table.h"
+#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/utf8.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
+constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
+constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
+
+// The numbers are those of the file format.
+enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+
+// Whether the token is the letter that stands for a byte which no UTF-8 text has. Such letters were added to deepseek-llm
+// as ordinary letters; the byte has no token.
+bool StandsForImpossibleByte(std::string_view text) {
+  const Utf8Char c = NextUtf8Char(text);
+  if (static_cast<size_t>(c.size) != text.size()) return false;
+  const int byte = AlphabetToByte(c.code_point);
+  return byte == 0xC0 || byte == 0xC1 || byte >= 0xF5;
+}
+
+Result<std::vector<AddedToken>> ReadAddedTokens(const GgufFile& file, const std::vector<std::string>& tokens) {
+  std::vector<AddedToken> added;
+  if (!file.Has(kTypesKey)) {
+    for (size_t id = 0; id < tokens.size(); ++id) {
+      if (LooksLikeMarkup(tokens[id])) {
+        added.push_back({.id = static_cast<int32_t>(id), .text = tokens[id], .special = true});
+      }
+    }
+    return added;
+  }
+  ASSIGN_OR_RETURN(const std::vector<int64_t> types, file.Ints(kTypesKey));
+  if (types.size() != tokens.size()) {
+    return Corrupt("{}: {} has {} values for {} tokens", file.path(), kTypesKey, types.size(), tokens.size());
+  }
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const int64_t type = types[id];
+    if (type != kControl && type != kUserDefined && type != kUnknown) continue;
+    if (tokens[id].empty()) continue;
+    const bool user_defined = type == kUserDefined;
+    added.push_back({.id = static_cast<int32_t>(id),
+                     .text = tokens[id],
+                     .special = !user_defined,
+                     .in_model = user_defined && !StandsForImpossibleByte(tokens[id])});
+  }
+  return added;
+}
+
+// -1 for a missing key, and for a number that is no token (files say 4294967295).
+Result<int32_t> TokenId(const GgufFile& file, std::string_view key, int32_t vocab_size) {
+  ASSIGN_OR_RETURN(const int64_t id, file.IntOr(key, -1, INT64_MIN, INT64_MAX));
+  if (id >= 0 && id < vocab_size) return static_cast<int32_t>(id);
+  if (id != -1) LOG_WARN("{}: {} is {}, not one of {} tokens; ignored", file.path(), key, id, vocab_size);
+  return -1;
+}
+
+Status ReadIds(const GgufFile& file, bool default_add_bos, TokenizerImpl* impl) {
+  const int32_t size = impl->vocab.size();
+  ASSIGN_OR_RETURN(impl->bos_id, TokenId(file, "tokenizer.ggml.bos_token_id", size));
+  ASSIGN_OR_RETURN(impl->eos_id, TokenId(file, "tokenizer.ggml.eos_token_id", size));
+  ASSIGN_OR_RETURN(impl->pad_id, TokenId(file, "tokenizer.ggml.padding_token_id", size));
+  for (const std::string_view key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+    ASSIGN_OR_RETURN(const int32_t id, TokenId(file, key, size));
+    if (id >= 0) impl->stop_ids.push_back(id);
+  }
+  ASSIGN_OR_RETURN(const bool add_bos, file.BoolOr("tokenizer.ggml.add_bos_token", default_add_bos));
+  ASSIGN_OR_RETURN(const bool add_eos, file.BoolOr("tokenizer.ggml.add_eos_token", false));
+  if (add_bos && impl->bos_id >= 0) impl->prefix_ids.push_back(impl->bos_id);
+  if (add_eos && impl->eos_id >= 0) impl->suffix_ids.push_back(impl->eos_id);
+  return Status::Ok();
+}
+
+Status ReadTemplates(const GgufFile& file, TokenizerImpl* impl) {
+  constexpr std::string_view kKey = "tokenizer.chat_template";
+  ASSIGN_OR_RETURN(impl->chat_template, file.StringOr(kKey, ""));
+  const std::vector<std::string>* names = file.Strings("tokenizer.chat_templates");
+  if (names == nullptr) return Status::Ok();
+  for (const std::string& name : *names) {
+    ASSIGN_OR_RETURN(std::string text, file.StringOr(fmt::format("{}.{}", kKey, name), ""));
+    if (!text.empty()) impl->named_chat_templates[name] = std::move(text);
+  }
+  return Status::Ok();
+}
+
+Status ReadMerges(const GgufFile& file, TokenizerImpl* impl) {
+  const std::vector<std::string>* merges = file.Strings(kMergesKey);
+  if (merges == nullptr) return Corrupt("{}: {} is missing or no list of strings", file.path(), kMergesKey);
+  impl->ReserveMerges(static_cast<int64_t>(merges->size()));
+  int64_t num_skipped = 0;
+  for (size_t i = 0; i < merges->size(); ++i) {
+    const std::string_view merge = (*merges)[i];
+    const size_t space = merge.find(' ', 1);
+    if (space == std::string_view::npos || space + 1 >= merge.size()) {
+      return Corrupt("{}: {}[{}] is '{}', not two tokens with a space between", file.path(), kMergesKey, i,
+                     Printable(merge));
+    }
+    if (!impl->AddMerge(merge.substr(0, space), merge.substr(space + 1))) ++num_skipped;
+  }
+  if (num_skipped > 0) {
+    LOG_WARN("{}: {} of {} merges are not between tokens of the vocabulary; ignored", file.path(), num_skipped,
+             merges->size());
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const std::string model, file.String("tokenizer.ggml.model"));
+  if (model != "gpt2") {
+    return Unsupported("{}: tokenizer.ggml.model '{}': only gpt2 (byte-level BPE) is supported", file.path(),
+                       Printable(model));
+  }
+  if (!file.Has("tokenizer.ggml.pre")) {
+    LOG_WARN("{}: tokenizer.ggml.pre is missing: an old file, its text may be cut in the wrong places", file.path());
+  }
+  ASSIGN_OR_RETURN(const std::string pre_name, file.StringOr("tokenizer.ggml.pre", "default"));
+  const Result<const GgufPreTokenizer*> found = FindGgufPreTokenizer(pre_name);
+  if (!found.ok()) return found.status().WithContext(file.path());
+  const GgufPreTokenizer& pre = **found;
+
+  auto impl = std::make_unique<TokenizerImpl>();
+  impl->description = fmt::format("{}/{}", model, pre_name);
+  for (const std::string_view split : pre.splits) {
+    RETURN_IF_ERROR(impl->pre_tokenizer.AddRegex(split, SplitBehavior::kIsolated));
+  }
+  if (pre.nfc) impl->normalizer.AddForm(NormalForm::kNfc);
+
+  const std::vector<std::string>* tokens = file.Strings(kTokensKey);
+  if (tokens == nullptr || tokens->empty()) {
+    return Corrupt("{}: {} is missing, empty or no list of strings", file.path(), kTokensKey);
+  }
+  int64_t num_bytes = 0;
+  for (const std::string& token : *tokens) num_bytes += static_cast<int64_t>(token.size());
+  if (static_cast<int64_t>(tokens->size()) > Vocab::kMaxSize || num_bytes > UINT32_MAX) {
+    return Corrupt("{}: {} has {} tokens of {} bytes, the limit is {}", file.path(), kTokensKey, tokens->size(),
+                   num_bytes, Vocab::kMaxSize);
+  }
+  impl->vocab.Reserve(static_cast<int64_t>(tokens->size()), num_bytes);
+  for (size_t id = 0; id < tokens->size(); ++id) {
+    RETURN_IF_ERROR(impl->vocab.Set(static_cast<int64_t>(id), (*tokens)[id]).WithContext(file.path()));
+  }
+  ASSIGN_OR_RETURN(std::vector<AddedToken> added, ReadAddedTokens(file, *tokens));
+  const Status status = impl->SetAddedTokens(std::move(added));
+  if (!status.ok()) return status.WithContext(file.path());
+  impl->SetModel({.ignore_merges = pre.ignore_merges}, {});
+  RETURN_IF_ERROR(ReadMerges(file, impl.get()));
+  RETURN_IF_ERROR(ReadIds(file, pre.add_bos, impl.get()));
+  RETURN_IF_ERROR(ReadTemplates(file, impl.get()));
+  impl->Finish();
+  return impl;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenizerImpl> impl, Load(file));
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
+}
+
+}  // namespace cachalot

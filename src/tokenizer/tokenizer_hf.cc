@@ -1,0 +1,281 @@
+// A tokenizer from a Hugging Face folder.
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "formats/json.h"
+#include "formats/text.h"
+#include "tokenizer/hf_components.h"
+#include "tokenizer/tokenizer_impl.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace cachalot {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxTokenizerBytes = int64_t{128} << 20;
+constexpr int64_t kMaxConfigBytes = int64_t{16} << 20;
+
+// An entry of added_tokens or added_tokens_decoder.
+Result<AddedToken> ReadAddedToken(const json& object, int64_t id) {
+  AddedToken token;
+  token.id = static_cast<int32_t>(id);
+  ASSIGN_OR_RETURN(token.text, JsonString(object, "content", ""));
+  ASSIGN_OR_RETURN(token.special, JsonBool(object, "special", false));
+  ASSIGN_OR_RETURN(token.normalized, JsonBool(object, "normalized", !token.special));
+  ASSIGN_OR_RETURN(token.lstrip, JsonBool(object, "lstrip", false));
+  ASSIGN_OR_RETURN(token.rstrip, JsonBool(object, "rstrip", false));
+  ASSIGN_OR_RETURN(token.single_word, JsonBool(object, "single_word", false));
+  return token;
+}
+
+// A token given as its text or as {"content": text}; "" if missing.
+std::string TokenText(const json* value) {
+  if (value == nullptr) return "";
+  if (value->is_string()) return value->get<std::string>();
+  const json* content = JsonMember(*value, "content");
+  return content != nullptr && content->is_string() ? content->get<std::string>() : "";
+}
+
+class Loader {
+ public:
+  explicit Loader(const TokenizerFiles& files) : files_(files), impl_(std::make_unique<TokenizerImpl>()) {}
+
+  Result<std::unique_ptr<TokenizerImpl>> Run() {
+    ASSIGN_OR_RETURN(parsed_, ParseTokenizerJson(files_.tokenizer_json, files_.place));
+    const Status status = Build();
+    if (!status.ok()) return status.WithContext(files_.place);
+    return std::move(impl_);
+  }
+
+ private:
+  const json& Part(const char* key) const {
+    static const json null;
+    const json* part = JsonMember(parsed_.rest, key);
+    return part == nullptr ? null : *part;
+  }
+
+  Status Build() {
+    if (!parsed_.rest.is_object()) return InvalidArgument("not a JSON object");
+    const json& model = Part("model");
+    ASSIGN_OR_RETURN(const std::string type, JsonString(model, "type", parsed_.merges.empty() ? "" : "BPE"));
+    if (type != "BPE" || parsed_.has_vocab_list) {
+      return Unsupported("model type '{}': only BPE is supported", Printable(type));
+    }
+    impl_->description = "tokenizer.json/BPE";
+    RETURN_IF_ERROR(ReadNormalizer(Part("normalizer"), &impl_->normalizer));
+    TokenStyle style{.byte_level = false};
+    RETURN_IF_ERROR(ReadPreTokenizer(Part("pre_tokenizer"), &impl_->pre_tokenizer, &style.byte_level));
+    RETURN_IF_ERROR(ReadDecoder(Part("decoder"), &style));
+    RETURN_IF_ERROR(ReadVocab());
+    RETURN_IF_ERROR(ReadModel(model, style));
+    RETURN_IF_ERROR(ReadPostProcessor(Part("post_processor"), &impl_->prefix_ids, &impl_->suffix_ids));
+    for (const std::vector<int32_t>* ids : {&impl_->prefix_ids, &impl_->suffix_ids}) {
+      for (const int32_t id : *ids) {
+        if (!impl_->vocab.IsDefined(id)) return InvalidArgument("post_processor: there is no token {}", id);
+      }
+    }
+    RETURN_IF_ERROR(ReadConfigs());
+    impl_->Finish();
+    return Status::Ok();
+  }
+
+  Status ReadVocab() {
+    std::vector<AddedToken> added;
+    const json& list = Part("added_tokens");
+    if (!list.is_null() && !list.is_array()) return InvalidArgument("added_tokens is no list");
+    impl_->vocab.Reserve(static_cast<int64_t>(parsed_.vocab.size() + list.size()),
+                         static_cast<int64_t>(parsed_.arena.size()));
+    for (const TokenizerJson::Token& token : parsed_.vocab) {
+      RETURN_IF_ERROR(impl_->vocab.Set(token.id, parsed_.Text(token)).WithContext("model.vocab"));
+    }
+    for (const json& item : list) {
+      const json* id = JsonMember(item, "id");
+      if (id == nullptr || !id->is_number_integer()) return InvalidArgument("added_tokens: an entry without id");
+      RETURN_IF_ERROR(Add(item, id->get<int64_t>(), &added).WithContext("added_tokens"));
+    }
+    // What the configuration adds besides.
+    const json* decoder = files_.tokenizer_config == nullptr
+                              ? nullptr
+                              : JsonMember(*files_.tokenizer_config, "added_tokens_decoder");
+    if (decoder != nullptr && decoder->is_object()) {
+      for (const auto& [key, item] : decoder->items()) {
+        int64_t id = -1;
+        const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+        if (error != std::errc() || end != key.data() + key.size()) {
+          return InvalidArgument("added_tokens_decoder: '{}' is no token id", Printable(key));
+        }
+        if (impl_->vocab.Find(TokenText(&item)) >= 0) continue;
+        RETURN_IF_ERROR(Add(item, id, &added).WithContext("added_tokens_decoder"));
+      }
+    }
+    MarkAdditionalSpecial(&added);
+    return impl_->SetAddedTokens(std::move(added));
+  }
+
+  Status Add(const json& item, int64_t id, std::vector<AddedToken>* added) {
+    ASSIGN_OR_RETURN(AddedToken token, ReadAddedToken(item, id));
+    if (token.text.empty()) return Status::Ok();
+    token.in_model = impl_->vocab.IsDefined(id) && impl_->vocab.Text(id) == token.text;
+    if (!token.in_model) RETURN_IF_ERROR(impl_->vocab.Set(id, token.text));
+    added->push_back(std::move(token));
+    return Status::Ok();
+  }
+
+  void MarkAdditionalSpecial(std::vector<AddedToken>* added) const {
+    const json* list = files_.tokenizer_config == nullptr
+                           ? nullptr
+                           : JsonMember(*files_.tokenizer_config, "additional_special_tokens");
+    if (list == nullptr || !list->is_array()) return;
+    std::unordered_set<std::string> special;
+    for (const json& item : *list) special.insert(TokenText(&item));
+    for (AddedToken& token : *added) token.special = token.special || special.contains(token.text);
+  }
+
+  Status ReadModel(const json& model, const TokenStyle& style) {
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      ASSIGN_OR_RETURN(const std::string value, JsonString(model, key, ""));
+      if (!value.empty()) return Unsupported("model.{} '{}' is not supported", key, Printable(value));
+    }
+    BpeOptions options;
+    options.byte_level = style.byte_level;
+    ASSIGN_OR_RETURN(options.ignore_merges, JsonBool(model, "ignore_merges", false));
+    ASSIGN_OR_RETURN(options.byte_fallback, JsonBool(model, "byte_fallback", false));
+    ASSIGN_OR_RETURN(options.fuse_unk, JsonBool(model, "fuse_unk", false));
+    ASSIGN_OR_RETURN(const std::string unk, JsonString(model, "unk_token", ""));
+    if (!unk.empty()) options.unk_id = impl_->vocab.Find(unk);
+    impl_->SetModel(options, style);
+    impl_->ReserveMerges(static_cast<int64_t>(parsed_.merges.size()));
+    for (size_t i = 0; i < parsed_.merges.size(); ++i) {
+      const TokenizerJson::Merge& merge = parsed_.merges[i];
+      if (impl_->AddMerge(parsed_.Left(merge), parsed_.Right(merge))) continue;
+      return InvalidArgument("model.merges[{}]: '{}' and '{}' are not tokens of the vocabulary that make one", i,
+                             Printable(parsed_.Left(merge)), Printable(parsed_.Right(merge)));
+    }
+    return Status::Ok();
+  }
+
+  // The id in `key` of generation_config.json or config.json; -1 for none. All of a list in *all.
+  int32_t ConfiguredId(const char* key, std::vector<int32_t>* all = nullptr) const {
+    for (const json* config : {files_.generation_config, files_.config}) {
+      const json* value = config == nullptr ? nullptr : JsonMember(*config, key);
+      if (value == nullptr) continue;
+      int32_t first = -1;
+      const auto take = [&](const json& id) {
+        if (!id.is_number_integer()) return;
+        const int64_t number = id.get<int64_t>();
+        if (!impl_->vocab.IsDefined(number)) {
+          LOG_WARN("{}: {} is {}, which is no token; ignored", files_.place, key, number);
+          return;
+        }
+        if (first < 0) first = static_cast<int32_t>(number);
+        if (all != nullptr) all->push_back(static_cast<int32_t>(number));
+      };
+      if (value->is_array()) {
+        for (const json& id : *value) take(id);
+      } else {
+        take(*value);
+      }
+      if (first >= 0) return first;
+    }
+    return -1;
+  }
+
+  // By the text the tokenizer's configuration has, else by number.
+  int32_t NamedToken(const char* text_key, const char* id_key) const {
+    const json* token = files_.tokenizer_config == nullptr ? nullptr : JsonMember(*files_.tokenizer_config, text_key);
+    if (const int32_t id = impl_->vocab.Find(TokenText(token)); id >= 0) return id;
+    return ConfiguredId(id_key);
+  }
+
+  Status ReadConfigs() {
+    impl_->bos_id = NamedToken("bos_token", "bos_token_id");
+    impl_->eos_id = NamedToken("eos_token", "eos_token_id");
+    impl_->pad_id = NamedToken("pad_token", "pad_token_id");
+    ConfiguredId("eos_token_id", &impl_->stop_ids);
+    if (files_.tokenizer_config != nullptr) {
+      // Outranks the post-processor: DeepSeek's files say it here only.
+      RETURN_IF_ERROR(Override(*files_.tokenizer_config, "add_bos_token", impl_->bos_id, &impl_->prefix_ids));
+      RETURN_IF_ERROR(Override(*files_.tokenizer_config, "add_eos_token", impl_->eos_id, &impl_->suffix_ids));
+      RETURN_IF_ERROR(ReadTemplates(JsonMember(*files_.tokenizer_config, "chat_template")));
+    }
+    if (!files_.chat_template.empty()) impl_->chat_template = files_.chat_template;
+    return Status::Ok();
+  }
+
+  static Status Override(const json& config, const char* key, int32_t id, std::vector<int32_t>* ids) {
+    if (JsonMember(config, key) == nullptr) return Status::Ok();
+    ASSIGN_OR_RETURN(const bool wanted, JsonBool(config, key, false));
+    const bool present = std::find(ids->begin(), ids->end(), id) != ids->end();
+    if (id < 0 || wanted == present) return Status::Ok();
+    if (wanted) {
+      ids->insert(ids->begin(), id);
+    } else {
+      std::erase(*ids, id);
+    }
+    return Status::Ok();
+  }
+
+  Status ReadTemplates(const json* value) {
+    if (value == nullptr) return Status::Ok();
+    if (value->is_string()) {
+      impl_->chat_template = value->get<std::string>();
+      return Status::Ok();
+    }
+    if (!value->is_array()) return InvalidArgument("chat_template is {}", JsonPreview(*value));
+    for (const json& item : *value) {
+      ASSIGN_OR_RETURN(const std::string name, JsonString(item, "name", ""));
+      ASSIGN_OR_RETURN(std::string text, JsonString(item, "template", ""));
+      if (name == "default") {
+        impl_->chat_template = std::move(text);
+      } else if (!name.empty()) {
+        impl_->named_chat_templates[name] = std::move(text);
+      }
+    }
+    return Status::Ok();
+  }
+
+  const TokenizerFiles& files_;
+  TokenizerJson parsed_;
+  std::unique_ptr<TokenizerImpl> impl_;
+};
+
+// Null when the file is not there.
+Result<json> ReadOptionalJson(const std::string& path) {
+  if (!FileExists(path)) return json();
+  return ParseJsonFile(path, {.max_bytes = kMaxConfigBytes});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& files) { return Loader(files).Run(); }
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromFolder(const std::string& folder) {
+  TokenizerFiles files;
+  files.place = folder + "/tokenizer.json";
+  if (!FileExists(files.place)) {
+    const char* other = FileExists(folder + "/tokenizer.model")  ? "tokenizer.model is not supported"
+                        : FileExists(folder + "/vocab.json")     ? "vocab.json with merges.txt is not supported"
+                        : FileExists(folder + "/tiktoken.model") ? "tiktoken.model is not supported"
+                                                                 : "is this a model's folder?";
+    return NotFound("{} is missing ({})", files.place, other);
+  }
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(files.place, kMaxTokenizerBytes));
+  ASSIGN_OR_RETURN(const json tokenizer_config, ReadOptionalJson(folder + "/tokenizer_config.json"));
+  ASSIGN_OR_RETURN(const json generation_config, ReadOptionalJson(folder + "/generation_config.json"));
+  ASSIGN_OR_RETURN(const json config, ReadOptionalJson(folder + "/config.json"));
+  if (const std::string path = folder + "/chat_template.jinja"; FileExists(path)) {
+    ASSIGN_OR_RETURN(files.chat_template, ReadTextFile(path, kMaxConfigBytes));
+  }
+  files.tokenizer_json = text;
+  files.tokenizer_config = &tokenizer_config;
+  files.generation_config = &generation_config;
+  files.config = &config;
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenizerImpl> impl, LoadTokenizerJson(files));
+  return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
+}
+
+}  // namespace cachalot

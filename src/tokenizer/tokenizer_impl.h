@@ -1,0 +1,92 @@
+// What a Tokenizer holds, and how the loaders put it together. Private to this module.
+// A loader fills the vocabulary, normalizer and pre-tokenizer, then calls SetAddedTokens, SetModel, AddMerge …, Finish.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/vocab.h"
+
+namespace cachalot {
+
+// How the texts of ordinary tokens become bytes.
+struct TokenStyle {
+  bool byte_level = true;            // they are written in the byte alphabet
+  bool meta_space = false;           // "▁" is a space
+  bool byte_fallback = false;        // <0xNN> is a byte
+  bool strip_leading_space = false;  // the space that encoding put in front of a text
+};
+
+class TokenizerImpl {
+ public:
+  // Set by the loaders.
+  Vocab vocab;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::vector<int32_t> prefix_ids, suffix_ids;  // around a text, when special tokens are wanted
+  int32_t bos_id = -1, eos_id = -1, pad_id = -1;
+  std::vector<int32_t> stop_ids;  // until Finish: what the files say
+  std::string chat_template;
+  std::map<std::string, std::string> named_chat_templates;
+  std::string description;
+
+  // The vocabulary, with the texts of these tokens, and the normalizer are complete.
+  Status SetAddedTokens(std::vector<AddedToken> tokens);
+  void SetModel(BpeOptions options, TokenStyle style);
+  void ReserveMerges(int64_t num_merges) { model_->ReserveMerges(num_merges); }
+  bool AddMerge(std::string_view left, std::string_view right) { return model_->AddMerge(left, right); }
+  void Finish();
+
+  Result<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options) const;
+
+  std::string_view TokenBytes(int32_t id) const;
+  bool HasFlag(int32_t id, uint8_t flag) const {
+    return id >= 0 && id < vocab.size() && (flags_[static_cast<size_t>(id)] & flag) != 0;
+  }
+  const TokenStyle& style() const { return style_; }
+
+  std::string bos_text, eos_text;  // set by Finish
+
+  static constexpr uint8_t kAdded = 1;
+  static constexpr uint8_t kControl = 2;
+  static constexpr uint8_t kSpecial = 4;
+  static constexpr uint8_t kForeign = 8;  // not of the model's own vocabulary: ordinary text never gives it
+
+ private:
+  struct Scratch;
+
+  Status EncodeNormalized(std::string_view text, bool at_start, Scratch* scratch, std::vector<int32_t>* out) const;
+  void FillTokenBytes();
+
+  std::vector<uint8_t> flags_;
+  AddedTokens raw_tokens_;         // matched in the text as it is
+  AddedTokens normalized_tokens_;  // matched in the normalized text
+  std::unique_ptr<BpeModel> model_;
+  TokenStyle style_;
+  std::string bytes_;
+  std::vector<uint32_t> bytes_begin_;  // size()+1 offsets
+};
+
+// The parts of a folder, for FromFolder and for tests and fuzzing without files. Each may be null but tokenizer_json.
+struct TokenizerFiles {
+  std::string place;  // starts error messages
+  std::string_view tokenizer_json;
+  const nlohmann::json* tokenizer_config = nullptr;
+  const nlohmann::json* generation_config = nullptr;
+  const nlohmann::json* config = nullptr;
+  std::string chat_template;  // of chat_template.jinja
+};
+Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& files);
+
+}  // namespace cachalot
