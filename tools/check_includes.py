@@ -232,8 +232,8 @@ def check_kernel_folder(path, paths, report):
         report.error(path, 1, f"{folder}/ needs {op}.h, the op's API")
         return
     stem = KERNEL_VARIANT.sub("", Path(path).stem)
-    if stem != Path(path).stem and not path.endswith(".h") and stem not in headers:
-        report.error(path, 1, f"a variant of what? There is no {stem}.h beside it")
+    if stem != Path(path).stem and not any(stem == h or stem.startswith(h + "_") for h in headers):
+        report.error(path, 1, f"a variant of what? No header beside it is named as '{stem}' begins")
 
 
 def check_names(paths, report):
@@ -245,9 +245,13 @@ def check_names(paths, report):
         folder, name = os.path.split(path)
         if not re.fullmatch(r"[a-z0-9_]+\.[a-z]+", name):
             report.error(path, 1, "file names are snake_case")
-        stem = STEM_SUFFIX.sub("", Path(name).stem)
-        if stem not in SHARED_STEMS and home.setdefault(stem, folder) != folder:
-            report.error(path, 1, f"the name '{stem}' is taken in {home[stem]}/: file names are unique in the tree")
+        stem = Path(name).stem
+        # x_test.cc belongs to the x beside it; in tests/ x_fuzz.cc only tells that it is about x.
+        keys = {stem} if folder.startswith("tests") else {stem, STEM_SUFFIX.sub("", stem)}
+        for key in sorted(keys - SHARED_STEMS, key=len):
+            if home.setdefault(key, folder) != folder:
+                report.error(path, 1, f"the name '{key}' is taken in {home[key]}/: file names are unique in the tree")
+                break
 
 
 def check_cmake(cmake_files, reach, report):

@@ -137,14 +137,16 @@ class HouseRulesTest(TreeTest):
         self.assert_clean({"src/kv/pool.h": "", "src/kv/pool.cc": "", "src/kv/pool_test.cc": ""})
         self.assert_error({"src/kv/pool.h": "", "src/moe/pool.cc": ""}, "'pool' is taken in src/kv/")
         self.assert_clean({"src/kv/plan.h": "", "src/sched/plan.h": ""})
+        self.assert_clean({"src/kv/pool.h": "", "tests/fuzz/pool_fuzz.cc": ""})
+        self.assert_error({"src/kv/pool_test.cc": "", "tests/e2e/pool_test.cc": ""}, "'pool_test' is taken")
         self.assert_error({"src/kv/BlockPool.h": ""}, "snake_case")
 
     def test_kernel_folders(self):
         self.assert_clean({"src/kernels/add/add.h": "", "src/kernels/add/add_ref.cc": "",
                            "src/kernels/common/compare.h": "", "src/kernels/common/compare.cc": ""})
         self.assert_error({"src/kernels/add/add_ref.cc": ""}, "needs add.h")
-        self.assert_clean({"src/kernels/add/add.h": "", "src/kernels/add/sum.cc": "", "src/kernels/add/sum_avx2.h": ""})
-        self.assert_error({"src/kernels/add/add.h": "", "src/kernels/add/sum_avx2.cc": ""}, "no sum.h beside it")
+        self.assert_clean({"src/kernels/add/add.h": "", "src/kernels/add/sum.cc": "", "src/kernels/add/add_float_avx2.cc": ""})
+        self.assert_error({"src/kernels/add/add.h": "", "src/kernels/add/sum_avx2.cc": ""}, "a variant of what?")
         self.assert_error({"src/kernels/add/x/add.h": ""}, "one level deep")
 
     def test_foreign_words(self):
