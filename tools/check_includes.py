@@ -232,7 +232,8 @@ def check_kernel_folder(path, paths, report):
         report.error(path, 1, f"{folder}/ needs {op}.h, the op's API")
         return
     stem = KERNEL_VARIANT.sub("", Path(path).stem)
-    if stem != Path(path).stem and not any(stem == h or stem.startswith(h + "_") for h in headers):
+    variant = stem != Path(path).stem and not path.endswith(".h")
+    if variant and not any(stem == h or stem.startswith(h + "_") for h in headers):
         report.error(path, 1, f"a variant of what? No header beside it is named as '{stem}' begins")
 
 
@@ -255,7 +256,7 @@ def check_names(paths, report):
 
 
 def check_cmake(cmake_files, reach, report):
-    """Links follow the same table as includes. cmake_files: path -> text of src/**/CMakeLists.txt."""
+    """Links follow the same table as includes. cmake_files: path -> text of src/**/{CMakeLists.txt,*.cmake}."""
     bare = {path: re.sub(r"#[^\n]*", "", text) for path, text in cmake_files.items()}
     home = {}
     for path, text in bare.items():
@@ -307,7 +308,7 @@ def check_tree(root):
             check_source(path, text, reach, report)
             if path.startswith("src/kernels/"):
                 check_kernel_folder(path, paths, report)
-        if path.startswith("src/") and path.endswith("/CMakeLists.txt"):
+        if path.startswith("src/") and path.endswith(("/CMakeLists.txt", ".cmake")):
             cmake_files[path] = text
     check_names([p for p in paths if not p.startswith("tests/data/")], report)
     check_cmake(cmake_files, reach, report)

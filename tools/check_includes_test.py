@@ -145,7 +145,8 @@ class HouseRulesTest(TreeTest):
         self.assert_clean({"src/kernels/add/add.h": "", "src/kernels/add/add_ref.cc": "",
                            "src/kernels/common/compare.h": "", "src/kernels/common/compare.cc": ""})
         self.assert_error({"src/kernels/add/add_ref.cc": ""}, "needs add.h")
-        self.assert_clean({"src/kernels/add/add.h": "", "src/kernels/add/sum.cc": "", "src/kernels/add/add_float_avx2.cc": ""})
+        self.assert_clean({"src/kernels/add/add.h": "", "src/kernels/add/sum.cc": "", "src/kernels/add/add_float_avx2.cc": "",
+                           "src/kernels/add/exp_avx2.h": ""})
         self.assert_error({"src/kernels/add/add.h": "", "src/kernels/add/sum_avx2.cc": ""}, "a variant of what?")
         self.assert_error({"src/kernels/add/x/add.h": ""}, "one level deep")
 
