@@ -3,12 +3,156 @@
 #include <algorithm>
 #include <thread>
 
+#include "kernels/common/parallel.h"
 #include "kernels/matmul/matmul_impl.h"
+#include "kernels/matmul/panel.h"
+#include "kernels/matmul/panel_kernels.h"
 
 namespace cachalot {
 namespace {
 
+// The best panel kernels that `isa` allows for this matrix; null: only the reference covers it.
+const PanelKernel* FindPanelKernel(const PackedMatrix& weight, Isa isa) {
+  if (weight.layout != PackLayout::kPanel) return nullptr;
+  for (const auto& kernels : {FloatKernelsAvx2(), Int8KernelsAvx2()}) {
+    for (const PanelKernel& kernel : kernels) {
+      if (kernel.dtype == weight.dtype && kernel.isa <= isa) return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+int64_t XBlockRowBytes(int64_t k) { return k / 32 * static_cast<int64_t>(sizeof(XBlock)); }
+
+// --- Activations as the block formats' kernels want them: each row once. ---
+
+struct QuantizedX {
+  const std::byte* rows = nullptr;  // null: the kernels read F32
+  // The groups read the same x through their lists, so its rows were quantised where they stand; else row j of the
+  // groups' rows one after the other is rows + j * row_bytes.
+  bool shared = false;
+  int64_t row_bytes = 0;
+};
+
+// The number of rows of x that the groups reach, if they all read one x; else 0.
+int64_t SharedRows(std::span<const MatmulGroup> groups) {
+  const MatmulGroup* first = nullptr;
+  int64_t rows = 0;
+  for (const MatmulGroup& group : groups) {
+    if (group.m == 0) continue;
+    if (first == nullptr) first = &group;
+    if (group.x != first->x || group.x_stride != first->x_stride) return 0;
+    if (group.x_rows == nullptr) {
+      rows = std::max(rows, group.m);
+    } else {
+      for (int64_t i = 0; i < group.m; ++i) rows = std::max<int64_t>(rows, group.x_rows[i] + 1);
+    }
+  }
+  return rows;
+}
+
+QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const PanelKernel& kernel, int64_t k) {
+  QuantizedX out;
+  if (kernel.quantize == nullptr) return out;
+  out.row_bytes = XBlockRowBytes(k);
+  int64_t total = 0;
+  const MatmulGroup* first = nullptr;
+  for (const MatmulGroup& group : call.groups) {
+    total += group.m;
+    if (first == nullptr && group.m > 0) first = &group;
+  }
+  const int64_t shared_rows = SharedRows(call.groups);
+  out.shared = shared_rows > 0 && shared_rows <= total;
+  const int64_t num_rows = out.shared ? shared_rows : total;
+  std::byte* rows = ctx.workspace->TakeBytes(num_rows * out.row_bytes);
+  out.rows = rows;
+  const double row_ns = static_cast<double>(k) * 0.25;
+  if (out.shared) {
+    ParallelRanges(ctx, num_rows, row_ns, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) kernel.quantize(first->x + i * first->x_stride, k, rows + i * out.row_bytes);
+    });
+    return out;
+  }
+  for (const MatmulGroup& group : call.groups) {
+    ParallelRanges(ctx, group.m, row_ns, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = group.x_rows != nullptr ? group.x_rows[i] : i;
+        kernel.quantize(group.x + row * group.x_stride, k, rows + i * out.row_bytes);
+      }
+    });
+    rows += group.m * out.row_bytes;
+  }
+  return out;
+}
+
+// --- How a call is cut. ---
+
+// Panels that a task takes: worth a parallel loop's cost (about 64 KB to stream, or as long in arithmetic), and few
+// enough for the threads to end together.
+int64_t PanelsPerTask(int64_t num_panels, int64_t panel_bytes, int64_t k, int64_t num_groups, int64_t num_rows,
+                      int num_threads) {
+  constexpr int64_t kMinBytes = 64 << 10;
+  constexpr int64_t kMinProducts = 400'000;
+  const int64_t bytes = panel_bytes * num_groups, products = kPanelRows * k * num_rows;
+  const int64_t worth = std::max({int64_t{1}, num_panels * bytes / kMinBytes, num_panels * products / kMinProducts});
+  const int64_t tasks = std::min({num_panels, worth, int64_t{16} * num_threads});
+  return (num_panels + tasks - 1) / tasks;
+}
+
+void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel& kernel) {
+  const PackedMatrix& shape = *call.groups[0].weight;
+  const int64_t panel_bytes = PanelBytes(shape.dtype, shape.k), num_panels = NumPanels(shape.n);
+  WorkspaceScope scope(ctx.workspace);
+  const QuantizedX quantized = QuantizeX(ctx, call, kernel, shape.k);
+  const int num_threads = ctx.pool->num_threads();
+  std::byte* scratch = ctx.workspace->TakeBytes(num_threads * kThreadScratchBytes);
+
+  int64_t num_groups = 0, num_rows = 0;
+  for (const MatmulGroup& group : call.groups) {
+    num_groups += group.m > 0;
+    num_rows += group.m;
+  }
+  const int64_t per_task = PanelsPerTask(num_panels, panel_bytes, shape.k, num_groups, num_rows, num_threads);
+  ctx.pool->ParallelFor((num_panels + per_task - 1) / per_task, [&](int64_t index, int thread_idx) {
+    const int64_t first_panel = index * per_task, first_column = first_panel * kPanelRows;
+    const int64_t panels = std::min(per_task, num_panels - first_panel);
+    const std::byte* quantized_rows = quantized.rows;
+    for (const MatmulGroup& group : call.groups) {
+      if (group.m == 0) continue;
+      PanelTask task;
+      task.panels = group.weight->data + first_panel * panel_bytes;
+      task.panel_bytes = panel_bytes;
+      task.num_panels = panels;
+      task.num_columns = std::min(panels * kPanelRows, shape.n - first_column);
+      task.k = shape.k;
+      task.m = group.m;
+      if (quantized.rows == nullptr) {
+        task.x = reinterpret_cast<const std::byte*>(group.x);
+        task.x_stride_bytes = group.x_stride * static_cast<int64_t>(sizeof(float));
+        task.x_rows = group.x_rows;
+      } else {
+        task.x = quantized_rows;
+        task.x_stride_bytes = quantized.row_bytes;
+        task.x_rows = quantized.shared ? group.x_rows : nullptr;
+        if (!quantized.shared) quantized_rows += group.m * quantized.row_bytes;
+      }
+      task.y = group.y + first_column;
+      task.y_stride = group.y_stride;
+      task.y_rows = group.y_rows;
+      task.bias = call.bias != nullptr ? call.bias + first_column : nullptr;
+      task.row_scale = group.row_scale;
+      task.accumulate = call.accumulate;
+      task.scratch = scratch + thread_idx * kThreadScratchBytes;
+      kernel.run(task);
+    }
+    ctx.counters->weight_bytes.fetch_add(panels * panel_bytes * num_groups, std::memory_order_relaxed);
+  });
+}
+
 void Run(const ExecContext& ctx, const MatmulCall& call) {
+  if (const PanelKernel* kernel = FindPanelKernel(*call.groups[0].weight, ctx.isa)) {
+    return RunPanels(ctx, call, *kernel);
+  }
   if (ctx.isa > Isa::kRef) ctx.counters->generic_calls.fetch_add(1, std::memory_order_relaxed);
   MatmulRef(ctx, call);
 }
@@ -50,7 +194,9 @@ void GroupedMatmul(const ExecContext& ctx, const GroupedMatmulParams& params) {
 
 int64_t MatmulWorkspaceBytes(int64_t max_rows, int64_t k, int num_threads) {
   if (num_threads <= 0) num_threads = std::max(16, static_cast<int>(std::thread::hardware_concurrency()));
-  return num_threads * Workspace::Padded(k * static_cast<int64_t>(sizeof(float)));
+  const int64_t reference_row = Workspace::Padded(k * static_cast<int64_t>(sizeof(float)));
+  return Workspace::Padded(max_rows * XBlockRowBytes(k)) +
+         num_threads * std::max(reference_row, Workspace::Padded(kThreadScratchBytes));
 }
 
 }  // namespace cachalot

@@ -13,9 +13,16 @@ namespace {
 
 constexpr int64_t kFp8ScaleBytes = kPanelRows * static_cast<int64_t>(sizeof(float));
 
-// --- Plain types: [k][16]. ---
+// Where row r stands among the 16 values of a step of k.
+enum class StepOrder { kRows, kPairs };
+template <StepOrder kOrder>
+constexpr int64_t StepIndex(int64_t r) {
+  return kOrder == StepOrder::kRows ? r : r < 8 ? 2 * r : 2 * (r - 8) + 1;
+}
 
-template <typename T>
+// --- Plain types. ---
+
+template <typename T, StepOrder kOrder>
 void PackPlain(const PanelSource& source, int64_t k, std::byte* panel) {
   T* out = reinterpret_cast<T*>(panel);
   for (int64_t r = 0; r < kPanelRows; ++r) {
@@ -23,9 +30,16 @@ void PackPlain(const PanelSource& source, int64_t k, std::byte* panel) {
     for (int64_t i = 0; i < k; ++i) {
       T value{};
       if (row != nullptr) std::memcpy(&value, row + i * sizeof(T), sizeof(T));
-      out[i * kPanelRows + r] = value;
+      out[i * kPanelRows + StepIndex<kOrder>(r)] = value;
     }
   }
+}
+
+template <typename T, StepOrder kOrder>
+void DecodePlainRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
+  const auto decode = FindQuantFormat(dtype)->decode;
+  panel += StepIndex<kOrder>(row) * sizeof(T);
+  for (int64_t i = 0; i < k; ++i) decode(panel + i * kPanelRows * sizeof(T), out + i, 1);
 }
 
 // --- FP8: blocks of 128 of k, each with its scales in front. ---
@@ -41,7 +55,7 @@ void PackFp8(const PanelSource& source, int64_t k, std::byte* panel) {
       for (int64_t i = 0; i < len; ++i) {
         const std::byte code = row != nullptr ? row[k0 + i] : std::byte{0};
         if ((code & std::byte{0x7f}) == std::byte{0x7f}) scales[r] = std::numeric_limits<float>::quiet_NaN();
-        codes[i * kPanelRows + r] = code;
+        codes[i * kPanelRows + StepIndex<StepOrder::kPairs>(r)] = code;
       }
     }
     std::memcpy(panel, scales, sizeof(scales));
@@ -54,7 +68,7 @@ void DecodeFp8Row(const std::byte* panel, int64_t row, int64_t k, float* out) {
     const int64_t len = std::min(kFp8BlockSize, k - k0);
     float scale;
     std::memcpy(&scale, panel + row * sizeof(float), sizeof(scale));
-    const std::byte* codes = panel + kFp8ScaleBytes + row;
+    const std::byte* codes = panel + kFp8ScaleBytes + StepIndex<StepOrder::kPairs>(row);
     for (int64_t i = 0; i < len; ++i) {
       out[k0 + i] = FP8E4M3ToF32(static_cast<uint8_t>(codes[i * kPanelRows])) * scale;
     }
@@ -100,11 +114,6 @@ using Q8_0Layout = BlockLayout<1, 8>;
 using Q4_0Layout = BlockLayout<1, 4>;
 using Q4_1Layout = BlockLayout<2, 4>;
 
-void DecodePlainRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
-  const QuantFormat* format = FindQuantFormat(dtype);
-  const int64_t size = GetDTypeInfo(dtype).block_bytes;
-  for (int64_t i = 0; i < k; ++i) format->decode(panel + (i * kPanelRows + row) * size, out + i, 1);
-}
 
 }  // namespace
 
@@ -129,9 +138,9 @@ int64_t PanelBytes(DType dtype, int64_t k) {
 
 void PackPanel(DType dtype, const PanelSource& source, int64_t k, std::byte* panel) {
   switch (dtype) {
-    case DType::kF32: return PackPlain<uint32_t>(source, k, panel);
-    case DType::kF16:
-    case DType::kBF16: return PackPlain<uint16_t>(source, k, panel);
+    case DType::kF32: return PackPlain<uint32_t, StepOrder::kRows>(source, k, panel);
+    case DType::kF16: return PackPlain<uint16_t, StepOrder::kRows>(source, k, panel);
+    case DType::kBF16: return PackPlain<uint16_t, StepOrder::kPairs>(source, k, panel);
     case DType::kFP8E4M3: return PackFp8(source, k, panel);
     case DType::kQ8_0: return Q8_0Layout::Pack(source, k, panel);
     case DType::kQ4_0: return Q4_0Layout::Pack(source, k, panel);
@@ -142,9 +151,9 @@ void PackPanel(DType dtype, const PanelSource& source, int64_t k, std::byte* pan
 
 void DecodePanelRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
   switch (dtype) {
-    case DType::kF32:
-    case DType::kF16:
-    case DType::kBF16: return DecodePlainRow(dtype, panel, row, k, out);
+    case DType::kF32: return DecodePlainRow<uint32_t, StepOrder::kRows>(dtype, panel, row, k, out);
+    case DType::kF16: return DecodePlainRow<uint16_t, StepOrder::kRows>(dtype, panel, row, k, out);
+    case DType::kBF16: return DecodePlainRow<uint16_t, StepOrder::kPairs>(dtype, panel, row, k, out);
     case DType::kFP8E4M3: return DecodeFp8Row(panel, row, k, out);
     case DType::kQ8_0: return Q8_0Layout::DecodeRow(dtype, panel, row, k, out);
     case DType::kQ4_0: return Q4_0Layout::DecodeRow(dtype, panel, row, k, out);

@@ -4,10 +4,11 @@
 // output is one chain over k whatever the number of rows of x. A matrix is ceil(n / 16) panels one after the other;
 // rows beyond n are zero. Within a panel (r = row in the panel, 0..15):
 //
-//   F32, F16, BF16   [k][16]                        the source's values as they are
+//   F32, F16         [k][16]                        the source's values as they are
+//   BF16             [k][8][2]                      pairs (row j, row j + 8): F32 by a shift and by a mask
 //   FP8 E4M3         for each 128 of k (the last one may be shorter):
 //                      [16] F32 scales              one per row, so that parts may be stacked at any row
-//                      [<=128][16] codes            a NaN code makes the row's scale NaN: the kernels decode no NaN
+//                      [<=128][8][2] codes          a NaN code makes the row's scale NaN: the kernels decode no NaN
 //   Q8_0             for each 32 of k: [16] F16 scales, then [8 quads][16][4] bytes: quad s holds k = 4s .. 4s+3
 //   Q4_0             for each 32 of k: [16] F16 scales, then [4][16][4] bytes: byte (s, r, t) is the source's byte
 //                      4s + t of row r: value k = 4s + t in the low half, k = 16 + 4s + t in the high half

@@ -3,3 +3,8 @@ list(APPEND KERNEL_SOURCES
   matmul/matmul_ref.cc
   matmul/pack.cc
   matmul/panel.cc)
+list(APPEND KERNEL_AVX2
+  matmul/matmul_float_avx2.cc
+  matmul/matmul_int8_avx2.cc)
+list(APPEND KERNEL_TESTS
+  matmul/matmul_test.cc)
