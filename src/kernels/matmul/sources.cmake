@@ -7,4 +7,6 @@ list(APPEND KERNEL_AVX2
   matmul/matmul_float_avx2.cc
   matmul/matmul_int8_avx2.cc)
 list(APPEND KERNEL_TESTS
-  matmul/matmul_test.cc)
+  matmul/grouped_matmul_test.cc
+  matmul/matmul_test.cc
+  matmul/pack_test.cc)
