@@ -1,4 +1,5 @@
-// PagedKv: one layer of one KV group as kernels see it. Blocks are addressed through block tables, never gathered.
+// PagedKv: one layer of one KV group as kernels see it. Blocks are addressed through block tables, never
+// gathered.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +8,10 @@
 
 namespace cachalot {
 
-// Block b starts at data + b * block_bytes. In it, for each KV head, keys [block_tokens, k_dim] (k_head_stride apart,
-// in values), then values [block_tokens, v_dim] starting v_offset values after the block's start.
-// MLA: one head, k_dim = kv_lora_rank + rope dim, the value is the first v_dim values of the key
-// (v_offset = 0, v_token_stride = k_dim).
+// Block b starts at data + b * block_bytes. In it, for each KV head, keys [block_tokens, k_dim]
+// (k_head_stride apart, in values), then values [block_tokens, v_dim] starting v_offset values after the
+// block's start. MLA: one head, k_dim = kv_lora_rank + rope dim, the value is the first v_dim values of the
+// key (v_offset = 0, v_token_stride = k_dim).
 struct PagedKv {
   std::byte* data = nullptr;
   DType dtype = DType::kF16;  // kF32, kF16, kBF16

@@ -80,6 +80,8 @@ class GuardedBuffer {
     std::memset(static_cast<void*>(values_.get()), kPoison, (count_ + 2 * kGuard) * sizeof(T));
   }
   T* data() { return values_.get() + kGuard; }
+  const T* data() const { return values_.get() + kGuard; }
+  int64_t size() const { return count_; }
   std::span<T> span() { return {data(), static_cast<size_t>(count_)}; }
   T& operator[](int64_t i) { return data()[i]; }
   bool Intact() const {

@@ -1,5 +1,5 @@
-// The router of a mixture of experts: scores → the top-k experts of each token and their weights; and the sort of
-// (token, expert) pairs by expert that the grouped matmuls consume.
+// The router of a mixture of experts: scores → the top-k experts of each token and their weights; and the
+// sort of (token, expert) pairs by expert that the grouped matmuls consume.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,22 @@ struct MoeRouteParams {
   int32_t num_experts = 0;
   int32_t top_k = 0;
   MoeScore score = MoeScore::kSoftmax;
-  // Added to the scores for the choice only, never for the weights (e_score_correction_bias); [num_experts] or null.
+  // Added to the scores for the choice only, never for the weights (e_score_correction_bias); [num_experts]
+  // or null.
   const float* choice_bias = nullptr;
   MoeGroupScore group_score = MoeGroupScore::kNone;
-  int32_t num_groups = 1;         // divides num_experts
-  int32_t top_k_groups = 1;       // experts of the other groups cannot be chosen
-  bool normalize = false;         // weights divided by their sum (+ 1e-20 for sigmoid scores, as DeepSeek does)
-  float scaling = 1.0f;           // then multiplied by this
+  int32_t num_groups = 1;    // divides num_experts
+  int32_t top_k_groups = 1;  // experts of the other groups cannot be chosen
+  bool normalize = false;    // weights divided by their sum (+ 1e-20 for sigmoid scores, as DeepSeek does)
+  float scaling = 1.0f;      // then multiplied by this
 
   // Sorted by falling choice score, the lower index first among equals.
   int32_t* expert_ids = nullptr;  // [num_tokens, top_k]
   float* weights = nullptr;       // [num_tokens, top_k]
 };
 void MoeRoute(const ExecContext& ctx, const MoeRouteParams& params);
+// Scratch of one call, however many tokens.
+int64_t MoeRouteWorkspaceBytes(int num_threads, int32_t num_experts, int32_t num_groups, int32_t top_k);
 
 struct MoeSortParams {
   const int32_t* expert_ids = nullptr;  // [num_tokens, top_k]
@@ -42,9 +45,10 @@ struct MoeSortParams {
   int32_t top_k = 0;
   int32_t num_experts = 0;
 
-  int32_t* expert_begin = nullptr;      // [num_experts + 1]: expert e owns pairs [expert_begin[e], expert_begin[e+1])
-  int32_t* token_rows = nullptr;        // [num_tokens * top_k]: the token of each pair, ascending within an expert
-  float* pair_weights = nullptr;        // [num_tokens * top_k]
+  int32_t* expert_begin =
+      nullptr;  // [num_experts + 1]: expert e owns pairs [expert_begin[e], expert_begin[e+1])
+  int32_t* token_rows = nullptr;  // [num_tokens * top_k]: the token of each pair, ascending within an expert
+  float* pair_weights = nullptr;  // [num_tokens * top_k]
 };
 void MoeSort(const ExecContext& ctx, const MoeSortParams& params);
 

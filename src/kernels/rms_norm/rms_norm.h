@@ -12,11 +12,11 @@ struct RmsNormParams {
   int64_t token_stride_x = 0;
   int64_t head_stride_x = 0;
   int64_t num_tokens = 0;
-  int64_t num_heads = 1;     // > 1: each head of a row is normalised on its own (QK norm), by the same weight
+  int64_t num_heads = 1;  // > 1: each head of a row is normalised on its own (QK norm), by the same weight
   int64_t dim = 0;
   const float* weight = nullptr;  // [dim]
   float eps = 1e-6f;
-  float* y = nullptr;             // same shape; may be x itself
+  float* y = nullptr;  // same shape; may be x itself
   int64_t token_stride_y = 0;
   int64_t head_stride_y = 0;
 };

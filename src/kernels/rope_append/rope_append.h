@@ -18,36 +18,39 @@ enum class RopeStyle : uint8_t {
 struct RopeTableParams {
   const int32_t* positions = nullptr;  // [num_tokens]
   int64_t num_tokens = 0;
-  const float* inv_freq = nullptr;     // [half_dim]
+  const float* inv_freq = nullptr;  // [half_dim]
   int64_t half_dim = 0;
   float mscale = 1.0f;
-  float* cos = nullptr;                // [num_tokens, half_dim]
-  float* sin = nullptr;                // [num_tokens, half_dim]
+  float* cos = nullptr;  // [num_tokens, half_dim]
+  float* sin = nullptr;  // [num_tokens, half_dim]
 };
 // The angle is reduced in double precision: exact enough at position 10^6.
 void RopeTable(const ExecContext& ctx, const RopeTableParams& params);
 
 struct RopeAppendParams {
-  std::span<const SeqSpan> spans;
+  std::span<const SeqSpan> spans = {};
   const float* cos = nullptr;  // [num_tokens, rope_dim/2]
   const float* sin = nullptr;
   RopeStyle style = RopeStyle::kHalf;
   int32_t rope_dim = 0;
 
-  float* q = nullptr;  // [num_tokens, num_q_heads, ·], rotated in place at [q_rope_offset, q_rope_offset + rope_dim)
+  float* q =
+      nullptr;  // [num_tokens, num_q_heads, ·], rotated in place at [q_rope_offset, q_rope_offset + rope_dim)
   int64_t q_token_stride = 0;
   int64_t q_head_stride = 0;
   int32_t num_q_heads = 0;
   int32_t q_rope_offset = 0;
 
-  const float* k = nullptr;  // [num_tokens, kv.num_kv_heads, kv.k_dim]; rotated at k_rope_offset on its way out
+  const float* k =
+      nullptr;  // [num_tokens, kv.num_kv_heads, kv.k_dim]; rotated at k_rope_offset on its way out
   int64_t k_token_stride = 0;
   int64_t k_head_stride = 0;
   int32_t k_rope_offset = 0;
-  const float* v = nullptr;  // [num_tokens, kv.num_kv_heads, kv.v_dim]; null: the value lies within the key (MLA)
+  const float* v =
+      nullptr;  // [num_tokens, kv.num_kv_heads, kv.v_dim]; null: the value lies within the key (MLA)
   int64_t v_token_stride = 0;
   int64_t v_head_stride = 0;
-  PagedKv kv;
+  PagedKv kv = {};
 };
 void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params);
 

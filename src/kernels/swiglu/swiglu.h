@@ -13,7 +13,7 @@ struct SwiGluParams {
   int64_t x_stride = 0;
   int64_t m = 0;
   int64_t dim = 0;
-  float* y = nullptr;           // [m, dim], row stride y_stride; may be gate itself
+  float* y = nullptr;  // [m, dim], row stride y_stride; may be gate itself
   int64_t y_stride = 0;
 };
 

@@ -1,0 +1,40 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+
+#include "kernels/attention/attention_variants.h"
+#include "kernels/common/dispatch.h"
+
+namespace cachalot {
+namespace {
+
+constexpr KernelVariant<AttentionParams> kVariants[] = {
+    {Isa::kRef, nullptr, &AttentionRef},
+};
+
+void Validate(const AttentionParams& params) {
+  const PagedKv& kv = params.kv;
+  CHECK(kv.num_kv_heads > 0 && params.num_q_heads > 0 && params.num_q_heads % kv.num_kv_heads == 0)
+      << params.num_q_heads << " query heads over " << kv.num_kv_heads << " KV heads";
+  CHECK(kv.k_dim > 0 && kv.v_dim > 0 && kv.block_tokens > 0 && params.window >= 0)
+      << "k_dim " << kv.k_dim << " v_dim " << kv.v_dim << " block " << kv.block_tokens << " window "
+      << params.window;
+  for (const SeqSpan& span : params.spans) {
+    CHECK(span.q_len >= 0 && span.kv_len >= span.q_len)
+        << "span q_len " << span.q_len << " kv_len " << span.kv_len;
+  }
+}
+
+}  // namespace
+
+void Attention(const ExecContext& ctx, const AttentionParams& params) {
+  Validate(params);
+  RunVariant(kVariants, ctx, params);
+}
+
+int64_t AttentionWorkspaceBytes(int num_threads, int32_t num_q_heads, int32_t num_kv_heads, int32_t k_dim,
+                                int32_t v_dim) {
+  return num_threads * Workspace::Padded(v_dim * int64_t{sizeof(double)});
+}
+
+}  // namespace cachalot

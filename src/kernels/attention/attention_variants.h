@@ -1,0 +1,30 @@
+// The variants of Attention: internal to the op's folder.
+#pragma once
+
+#include "kernels/attention/attention.h"
+
+namespace cachalot {
+
+void AttentionRef(const ExecContext& ctx, const AttentionParams& params);
+
+// The cache positions [begin, end) that the token at `position` sees.
+struct KvRange {
+  int64_t begin;
+  int64_t end;
+};
+inline KvRange VisibleRange(int64_t position, int32_t window) {
+  const int64_t begin = window > 0 && position >= window ? position - window + 1 : 0;
+  return {begin, position + 1};
+}
+
+// Whether values are read from within the keys (MLA): such bytes are counted once.
+inline bool ValueLiesInKey(const PagedKv& kv) {
+  return kv.v_offset == 0 && kv.v_token_stride == kv.k_dim && kv.v_head_stride == kv.k_head_stride;
+}
+
+inline void CountKvBytes(const ExecContext& ctx, const PagedKv& kv, int64_t num_tokens) {
+  const int64_t values = ValueLiesInKey(kv) ? kv.k_dim : int64_t{kv.k_dim} + kv.v_dim;
+  ctx.counters->kv_bytes.fetch_add(num_tokens * DTypeBytes(kv.dtype, values), std::memory_order_relaxed);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,59 @@
+// A paged KV cache for tests: permuted block tables, blocks with gaps, poison (NaN) wherever nothing was
+// written.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "kernels/common/kv_value.h"
+#include "kernels/common/paged_kv.h"
+#include "kernels/common/testing.h"
+
+namespace cachalot {
+
+struct KvShape {
+  DType dtype = DType::kF32;
+  int32_t num_kv_heads = 1;
+  int32_t k_dim = 64;
+  int32_t v_dim = 64;
+  int32_t block_tokens = 16;
+  bool value_in_key = false;  // MLA: one head; the value is the first v_dim values of the key
+  int64_t gap = 0;            // unused values after each block
+};
+
+class TestKv {
+ public:
+  // One slot for each entry of kv_lens, with room for that many tokens. The blocks of all slots are shuffled.
+  TestKv(const KvShape& shape, std::span<const int32_t> kv_lens, uint64_t seed = 1);
+  TestKv(const KvShape& shape, std::initializer_list<int32_t> kv_lens)
+      : TestKv(shape, std::span<const int32_t>(kv_lens.begin(), kv_lens.size())) {}
+
+  const PagedKv& view() const { return view_; }
+
+  // key: k_dim values, value: v_dim values (ignored when it lies within the key); rounded to the dtype.
+  void Write(int64_t slot, int64_t head, int64_t position, std::span<const float> key,
+             std::span<const float> value);
+  // Random keys and values for tokens [0, kv_len) of each slot. A token's content depends on (seed,
+  // content_id of the slot, head, position) alone: never on the block size, the dtype's layout or the other
+  // slots.
+  void FillNormal(std::span<const int32_t> kv_lens, std::span<const int64_t> content_ids,
+                  float key_scale = 1.0f);
+
+  std::vector<float> Key(int64_t slot, int64_t head, int64_t position) const;
+  std::vector<float> Value(int64_t slot, int64_t head, int64_t position) const;
+  std::vector<float> AllBytes() const;  // as bit patterns, for comparisons
+  bool Intact() const { return data_.Intact(); }
+
+ private:
+  std::byte* TokenKey(int64_t slot, int64_t head, int64_t position) const;
+  std::byte* TokenValue(int64_t slot, int64_t head, int64_t position) const;
+
+  KvShape shape_;
+  int64_t num_slots_ = 0;
+  std::vector<int32_t> tables_;
+  GuardedBuffer<uint32_t> data_;
+  PagedKv view_;
+};
+
+}  // namespace cachalot

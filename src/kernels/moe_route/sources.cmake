@@ -1,0 +1,2 @@
+list(APPEND KERNEL_SOURCES moe_route/moe_route.cc)
+list(APPEND KERNEL_TESTS moe_route/moe_route_test.cc)

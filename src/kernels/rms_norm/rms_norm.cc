@@ -1,0 +1,23 @@
+#include "kernels/rms_norm/rms_norm.h"
+
+#include "kernels/common/dispatch.h"
+#include "kernels/rms_norm/rms_norm_variants.h"
+
+namespace cachalot {
+namespace {
+
+constexpr KernelVariant<RmsNormParams> kVariants[] = {
+    {Isa::kAvx2, nullptr, &RmsNormAvx2},
+    {Isa::kRef, nullptr, &RmsNormRef},
+};
+
+}  // namespace
+
+void RmsNorm(const ExecContext& ctx, const RmsNormParams& params) {
+  if (params.num_tokens == 0 || params.num_heads == 0) return;
+  CHECK(params.num_tokens > 0 && params.num_heads > 0 && params.dim > 0)
+      << "RmsNorm of [" << params.num_tokens << ", " << params.num_heads << ", " << params.dim << "]";
+  RunVariant(kVariants, ctx, params);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,29 @@
+#include "kernels/rope_append/rope_append.h"
+
+#include "kernels/common/dispatch.h"
+#include "kernels/rope_append/rope_append_variants.h"
+
+namespace cachalot {
+namespace {
+
+constexpr KernelVariant<RopeAppendParams> kVariants[] = {
+    {Isa::kAvx2, nullptr, &RopeAppendAvx2},
+    {Isa::kRef, nullptr, &RopeAppendRef},
+};
+
+}  // namespace
+
+void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params) {
+  const int32_t end = params.rope_dim;
+  CHECK(end >= 0 && end % 2 == 0) << "rope_dim " << end;
+  CHECK(params.k_rope_offset >= 0 && params.k_rope_offset + end <= params.kv.k_dim)
+      << "rope at " << params.k_rope_offset << " + " << end << " of a key of " << params.kv.k_dim;
+  CHECK(params.kv.block_tokens > 0);
+  for (const SeqSpan& span : params.spans) {
+    CHECK(span.q_len >= 0 && span.kv_len >= span.q_len)
+        << "span q_len " << span.q_len << " kv_len " << span.kv_len;
+  }
+  RunVariant(kVariants, ctx, params);
+}
+
+}  // namespace cachalot

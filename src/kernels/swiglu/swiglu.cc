@@ -1,0 +1,22 @@
+#include "kernels/swiglu/swiglu.h"
+
+#include "kernels/common/dispatch.h"
+#include "kernels/swiglu/swiglu_variants.h"
+
+namespace cachalot {
+namespace {
+
+constexpr KernelVariant<SwiGluParams> kVariants[] = {
+    {Isa::kAvx2, nullptr, &SwiGluAvx2},
+    {Isa::kRef, nullptr, &SwiGluRef},
+};
+
+}  // namespace
+
+void SwiGlu(const ExecContext& ctx, const SwiGluParams& params) {
+  if (params.m == 0 || params.dim == 0) return;
+  CHECK(params.m > 0 && params.dim > 0) << "SwiGlu of [" << params.m << ", " << params.dim << "]";
+  RunVariant(kVariants, ctx, params);
+}
+
+}  // namespace cachalot
