@@ -9,6 +9,7 @@ namespace cachalot {
 namespace {
 
 constexpr KernelVariant<AttentionParams> kVariants[] = {
+    {Isa::kAvx2, &AttentionAvx2Covers, &AttentionAvx2},
     {Isa::kRef, nullptr, &AttentionRef},
 };
 
@@ -25,6 +26,10 @@ void Validate(const AttentionParams& params) {
   }
 }
 
+int64_t RefWorkspaceBytes(int num_threads, int32_t v_dim) {
+  return num_threads * Workspace::Padded(v_dim * int64_t{sizeof(double)});
+}
+
 }  // namespace
 
 void Attention(const ExecContext& ctx, const AttentionParams& params) {
@@ -34,7 +39,8 @@ void Attention(const ExecContext& ctx, const AttentionParams& params) {
 
 int64_t AttentionWorkspaceBytes(int num_threads, int32_t num_q_heads, int32_t num_kv_heads, int32_t k_dim,
                                 int32_t v_dim) {
-  return num_threads * Workspace::Padded(v_dim * int64_t{sizeof(double)});
+  return std::max(RefWorkspaceBytes(num_threads, v_dim),
+                  AttentionAvx2WorkspaceBytes(num_threads, k_dim, v_dim));
 }
 
 }  // namespace cachalot

@@ -7,6 +7,10 @@ namespace cachalot {
 
 void AttentionRef(const ExecContext& ctx, const AttentionParams& params);
 
+bool AttentionAvx2Covers(const AttentionParams& params);
+void AttentionAvx2(const ExecContext& ctx, const AttentionParams& params);
+int64_t AttentionAvx2WorkspaceBytes(int num_threads, int32_t k_dim, int32_t v_dim);
+
 // The cache positions [begin, end) that the token at `position` sees.
 struct KvRange {
   int64_t begin;

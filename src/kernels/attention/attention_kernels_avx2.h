@@ -1,0 +1,192 @@
+// The inner loops of Attention, AVX2: scores of a few rows against a few tokens, the softmax of a row's
+// chunk, and the weighted sum of values. For attention_avx2.cc only.
+//
+// Invariant, the ground of all equal bits: a score is eight partial sums over d, taken in the order of d and
+// reduced by ReduceAdd's tree; a weighted sum adds its tokens in the order of their positions. Neither
+// depends on how many rows or tokens a kernel handles at once, nor on the type that the values were stored
+// in.
+#pragma once
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/common/avx2.h"
+#include "kernels/common/exp_avx2.h"
+
+namespace cachalot {
+
+// Tokens whose softmax numerators are taken against one maximum. A chunk starts at an absolute position that
+// is a multiple of this; partial results of the chunks are merged in order.
+inline constexpr int kChunkTokens = 256;
+inline constexpr int kScoreStride = kChunkTokens + 16;  // not a power of two: rows must not share cache sets
+
+// The four ReduceAdds at once.
+static inline __m128 Reduce4(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));  // a02 b02 a13 b13
+  const __m256 cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  const __m256 low = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd)));
+  const __m256 high = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(ab), _mm256_castps_pd(cd)));
+  const __m256 sum = _mm256_add_ps(low, high);
+  return _mm_add_ps(_mm256_castps256_ps128(sum), _mm256_extractf128_ps(sum, 1));
+}
+
+// scores[r * kScoreStride + t] = (q[r] · k[t]) * scale for kRows rows and kTokens tokens.
+template <typename T, int kRows, int kTokens>
+static inline void ScoreStrip(const float* const* q, const T* const* k, int dims, __m128 scale,
+                              float* scores) {
+  __m256 acc[kRows][kTokens];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) acc[r][t] = _mm256_setzero_ps();
+  }
+  for (int d = 0; d < dims; d += 8) {
+    __m256 query[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) query[r] = _mm256_loadu_ps(q[r] + d);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokens; ++t) {
+      const __m256 key = LoadF32(k[t] + d);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) acc[r][t] = _mm256_fmadd_ps(query[r], key, acc[r][t]);
+    }
+  }
+  if constexpr (kTokens == 2) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; r += 2) {
+      const int other = std::min(r + 1, kRows - 1);
+      const __m128 four = _mm_mul_ps(Reduce4(acc[r][0], acc[r][1], acc[other][0], acc[other][1]), scale);
+      _mm_storel_pi(reinterpret_cast<__m64*>(scores + r * kScoreStride), four);
+      _mm_storeh_pi(reinterpret_cast<__m64*>(scores + other * kScoreStride), four);
+    }
+  } else {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int t = 0; t < kTokens; t += 4) {
+        const __m128 four = Reduce4(acc[r][t], acc[r][t + 1], acc[r][t + 2], acc[r][t + 3]);
+        _mm_storeu_ps(scores + r * kScoreStride + t, _mm_mul_ps(four, scale));
+      }
+    }
+  }
+}
+
+// Scores of kRows rows against tokens [begin, end), both multiples of 8.
+template <typename T, int kRows, int kTokens>
+static void ScoreRows(const float* const* q, const T* const* k, int dims, float scale, int begin, int end,
+                      float* scores) {
+  const __m128 factor = _mm_set1_ps(scale);
+  for (int t = begin; t < end; t += kTokens) {
+    ScoreStrip<T, kRows, kTokens>(q, k + t, dims, factor, scores + t);
+  }
+}
+
+inline constexpr int kMaxGroupRows = 6;
+
+// The shapes keep 8 to 12 sums in flight: an FMA takes 4 cycles and two start in each.
+template <typename T>
+static void ScoreGroup(int rows, const float* const* q, const T* const* k, int dims, float scale, int begin,
+                       int end, float* scores) {
+  switch (rows) {
+    case 1:
+      return ScoreRows<T, 1, 8>(q, k, dims, scale, begin, end, scores);
+    case 2:
+      return ScoreRows<T, 2, 4>(q, k, dims, scale, begin, end, scores);
+    case 3:
+      return ScoreRows<T, 3, 4>(q, k, dims, scale, begin, end, scores);
+    case 4:
+      return ScoreRows<T, 4, 2>(q, k, dims, scale, begin, end, scores);
+    case 5:
+      return ScoreRows<T, 5, 2>(q, k, dims, scale, begin, end, scores);
+    default:
+      return ScoreRows<T, 6, 2>(q, k, dims, scale, begin, end, scores);
+  }
+}
+
+// Turns scores[begin, end) into exp(score - maximum), gives that maximum and their sum. The lanes around the
+// range, up to multiples of 8, are overwritten.
+static inline void SoftmaxChunk(float* scores, int begin, int end, float* maximum, float* sum) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  const int first = begin & ~7, last = (end + 7) & ~7;
+  for (int t = first; t < begin; ++t) scores[t] = kLowest;
+  for (int t = end; t < last; ++t) scores[t] = kLowest;
+  __m256 largest = _mm256_set1_ps(kLowest);
+  for (int t = first; t < last; t += 8) largest = _mm256_max_ps(_mm256_loadu_ps(scores + t), largest);
+  *maximum = ReduceMax(largest);
+  // Without any score above -infinity all numerators are 0, as they would be beside a larger score of another
+  // chunk.
+  const __m256 base = _mm256_set1_ps(*maximum == kLowest ? 0.0f : *maximum);
+  __m256 total = _mm256_setzero_ps();
+  for (int t = first; t < last; t += 8) {
+    const __m256 p = ExpNonPositive(_mm256_sub_ps(_mm256_loadu_ps(scores + t), base));
+    _mm256_storeu_ps(scores + t, p);
+    total = _mm256_add_ps(total, p);
+  }
+  *sum = ReduceAdd(total);
+}
+
+// out[r * out_stride + (0 .. 8 kVectors)] += sum over t in [begin, end) of p[r * kScoreStride + t] * v[t][at
+// ..].
+template <typename T, int kRows, int kVectors>
+static inline void WeighStrip(const float* p, const T* const* v, int64_t at, int begin, int end, float* out,
+                              int64_t out_stride) {
+  __m256 acc[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) acc[r][i] = _mm256_loadu_ps(out + r * out_stride + 8 * i);
+  }
+  for (int t = begin; t < end; ++t) {
+    __m256 value[kVectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) value[i] = LoadF32(v[t] + at + 8 * i);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 weight = _mm256_broadcast_ss(p + r * kScoreStride + t);
+#pragma GCC unroll 8
+      for (int i = 0; i < kVectors; ++i) acc[r][i] = _mm256_fmadd_ps(weight, value[i], acc[r][i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kVectors; ++i) _mm256_storeu_ps(out + r * out_stride + 8 * i, acc[r][i]);
+  }
+}
+
+// The same over `dims` values (a multiple of 8), kVectors vectors at a time and the rest in halves of that.
+template <typename T, int kRows, int kVectors>
+static void WeighRows(const float* p, const T* const* v, int64_t at, int dims, int begin, int end, float* out,
+                      int64_t out_stride) {
+  int d = 0;
+  for (; d + 8 * kVectors <= dims; d += 8 * kVectors) {
+    WeighStrip<T, kRows, kVectors>(p, v, at + d, begin, end, out + d, out_stride);
+  }
+  if constexpr (kVectors > 1) {
+    if (d < dims) WeighRows<T, kRows, kVectors / 2>(p, v, at + d, dims - d, begin, end, out + d, out_stride);
+  }
+}
+
+template <typename T>
+static void WeighGroup(int rows, const float* p, const T* const* v, int64_t at, int dims, int begin, int end,
+                       float* out, int64_t out_stride) {
+  switch (rows) {
+    case 1:
+      return WeighRows<T, 1, 8>(p, v, at, dims, begin, end, out, out_stride);
+    case 2:
+      return WeighRows<T, 2, 4>(p, v, at, dims, begin, end, out, out_stride);
+    case 3:
+      return WeighRows<T, 3, 4>(p, v, at, dims, begin, end, out, out_stride);
+    case 4:
+      return WeighRows<T, 4, 2>(p, v, at, dims, begin, end, out, out_stride);
+    case 5:
+      return WeighRows<T, 5, 2>(p, v, at, dims, begin, end, out, out_stride);
+    default:
+      return WeighRows<T, 6, 2>(p, v, at, dims, begin, end, out, out_stride);
+  }
+}
+
+}  // namespace cachalot
