@@ -15,7 +15,7 @@ namespace cachalot {
 enum class DummyFamily { kLlama, kMistral, kQwen2, kQwen3, kMixtral, kQwen3Moe, kDeepSeekMoe, kDeepSeekV2, kDeepSeekV3 };
 
 // Whose special tokens, pre-tokenizer and template a generated vocabulary imitates.
-enum class VocabFamily { kSmolLm, kLlama3, kLlamaSpm, kQwen2, kQwen3, kR1Qwen, kR1Llama, kDeepSeekLlm, kDeepSeekV3 };
+enum class VocabFamily { kSmolLm, kLlama3, kMistral, kQwen2, kQwen3, kR1Qwen, kR1Llama, kDeepSeekLlm, kDeepSeekV3 };
 
 struct DummySpec {
   const char* name;

@@ -167,20 +167,20 @@ void DummyRows::FillBlocks(int64_t row, std::byte* out) const {
   }
 }
 
-void FillDummyTensor(const DummyTensor& tensor, std::span<std::byte> out, uint64_t seed) {
+void FillDummyRows(const DummyTensor& tensor, int64_t row_begin, int64_t row_count, std::span<std::byte> out,
+                   uint64_t seed) {
   const DummyRows rows(tensor, seed);
-  CHECK(static_cast<int64_t>(out.size()) == tensor.num_rows() * rows.row_bytes()) << tensor.info.name;
+  CHECK(static_cast<int64_t>(out.size()) == row_count * rows.row_bytes()) << tensor.info.name;
   constexpr int64_t kBytesWorthAThread = int64_t{4} << 20;
-  const int64_t num_rows = tensor.num_rows();
   const int64_t num_threads = std::min<int64_t>(
-      {NumPhysicalCores(), num_rows, static_cast<int64_t>(out.size()) / kBytesWorthAThread});
-  if (num_threads < 2) return rows.Fill(0, num_rows, out.data());
+      {NumPhysicalCores(), row_count, static_cast<int64_t>(out.size()) / kBytesWorthAThread});
+  if (num_threads < 2) return rows.Fill(row_begin, row_count, out.data());
   std::vector<std::thread> threads;
   for (int64_t t = 0; t < num_threads; ++t) {
-    const int64_t begin = num_rows * t / num_threads;
-    const int64_t end = num_rows * (t + 1) / num_threads;
-    threads.emplace_back([&rows, begin, end, out] {
-      rows.Fill(begin, end - begin, out.data() + begin * rows.row_bytes());
+    const int64_t begin = row_count * t / num_threads;
+    const int64_t end = row_count * (t + 1) / num_threads;
+    threads.emplace_back([&rows, row_begin, begin, end, out] {
+      rows.Fill(row_begin + begin, end - begin, out.data() + begin * rows.row_bytes());
     });
   }
   for (auto& thread : threads) thread.join();

@@ -31,7 +31,12 @@ class DummyRows {
   uint16_t block_scales_[16] = {};  // F16
 };
 
-// The whole tensor, by several threads when it is large. out.size() must be the tensor's bytes.
-void FillDummyTensor(const DummyTensor& tensor, std::span<std::byte> out, uint64_t seed = kDummySeed);
+// Rows as above, by several threads when they are many. out.size() must be the rows' bytes.
+void FillDummyRows(const DummyTensor& tensor, int64_t row_begin, int64_t row_count, std::span<std::byte> out,
+                   uint64_t seed = kDummySeed);
+// The whole tensor.
+inline void FillDummyTensor(const DummyTensor& tensor, std::span<std::byte> out, uint64_t seed = kDummySeed) {
+  FillDummyRows(tensor, 0, tensor.num_rows(), out, seed);
+}
 
 }  // namespace cachalot

@@ -23,8 +23,7 @@ bool IsPrintable(uint8_t byte) {
 // (space, word); and only then words are joined. See Reaches().
 class WordMaker {
  public:
-  WordMaker(VocabTable* vocab, int32_t limit, std::string space)
-      : vocab_(vocab), limit_(limit), space_(std::move(space)) {}
+  WordMaker(VocabTable* vocab, int32_t limit) : vocab_(vocab), limit_(limit), space_(ByteSpelling(' ')) {}
 
   void Make() {
     constexpr std::string_view kConsonants = "tnshrdlcmfwgpbvkjxqz";
@@ -97,21 +96,11 @@ void AddSpecials(const std::vector<SpecialToken>& specials, VocabTable* vocab) {
 }
 
 void AddAlphabet(VocabTable* vocab) {
-  const auto add = [&](std::string text, TokenType type) {
-    vocab->tokens.push_back(std::move(text));
-    vocab->types.push_back(static_cast<int32_t>(type));
-  };
-  if (vocab->model == "llama") {
-    for (int byte = 0; byte < 256; ++byte) add(fmt::format("<0x{:02X}>", byte), TokenType::kByte);
-    add("▁", TokenType::kNormal);
-    for (char c = '!'; c <= '~'; ++c) add(std::string(1, c), TokenType::kNormal);
-    return;
-  }
   for (const bool printable : {true, false}) {
     for (int byte = 0; byte < 256; ++byte) {
-      if (IsPrintable(static_cast<uint8_t>(byte)) == printable) {
-        add(ByteSpelling(static_cast<uint8_t>(byte)), TokenType::kNormal);
-      }
+      if (IsPrintable(static_cast<uint8_t>(byte)) != printable) continue;
+      vocab->tokens.push_back(ByteSpelling(static_cast<uint8_t>(byte)));
+      vocab->types.push_back(static_cast<int32_t>(TokenType::kNormal));
     }
   }
 }
@@ -147,28 +136,28 @@ VocabIds DummyVocabIds(const DummySpec& spec) {
   return {IdOf(layout, spec.vocab_size, layout.bos), IdOf(layout, spec.vocab_size, layout.eos)};
 }
 
+void PadVocab(int32_t vocab_size, VocabTable* vocab) {
+  const size_t size = std::max(vocab->tokens.size(), static_cast<size_t>(std::max(vocab_size, 0)));
+  vocab->tokens.resize(size);
+  vocab->types.resize(size);
+  for (size_t id = 0; id < size; ++id) {
+    if (!vocab->tokens[id].empty()) continue;
+    vocab->tokens[id] = fmt::format("[PAD{}]", id);
+    vocab->types[id] = static_cast<int32_t>(TokenType::kUnused);
+  }
+}
+
 VocabTable MakeDummyVocab(const DummySpec& spec) {
   const VocabLayout layout = LayoutOf(spec.vocab);
   VocabTable vocab;
-  vocab.model = layout.model;
   vocab.pre = layout.pre;
   AddSpecials(layout.leading, &vocab);
   AddAlphabet(&vocab);
   const int32_t base_size = BaseSize(layout, spec.vocab_size);
   CHECK(static_cast<int32_t>(vocab.tokens.size()) <= base_size) << spec.name << ": vocab_size is too small";
-  const bool byte_level = vocab.model == "gpt2";
-  WordMaker(&vocab, base_size, byte_level ? ByteSpelling(' ') : "▁").Make();
+  WordMaker(&vocab, base_size).Make();
   AddSpecials(layout.trailing, &vocab);
-  while (static_cast<int32_t>(vocab.tokens.size()) < spec.vocab_size) {
-    vocab.tokens.push_back(fmt::format("[PAD{}]", vocab.tokens.size()));
-    vocab.types.push_back(static_cast<int32_t>(TokenType::kUnused));
-  }
-  if (!byte_level) {
-    for (size_t id = 0; id < vocab.tokens.size(); ++id) {
-      const bool normal = vocab.types[id] == static_cast<int32_t>(TokenType::kNormal);
-      vocab.scores.push_back(normal ? -static_cast<float>(id) : 0.0f);
-    }
-  }
+  PadVocab(spec.vocab_size, &vocab);
   vocab.bos_id = IdOf(layout, spec.vocab_size, layout.bos);
   vocab.eos_id = IdOf(layout, spec.vocab_size, layout.eos);
   vocab.eot_id = IdOf(layout, spec.vocab_size, layout.eot);
@@ -187,25 +176,18 @@ std::vector<GgufEntry> VocabMetadata(const VocabTable& vocab) {
     array.strings = values;
     entries.push_back({key, GgufValue::Array(std::move(array))});
   };
-  const auto numbers = [&](const char* key, GgufType type, const auto& values) {
-    GgufArray array;
-    array.element_type = type;
-    const auto bytes = std::as_bytes(std::span(values));
-    array.packed.assign(bytes.begin(), bytes.end());
-    entries.push_back({key, GgufValue::Array(std::move(array))});
-  };
   const auto id = [&](const char* key, int32_t value) {
     if (value >= 0) entries.push_back({key, GgufValue::Uint(GgufType::kU32, static_cast<uint64_t>(value))});
   };
-  entries.push_back({"tokenizer.ggml.model", GgufValue::String(vocab.model)});
+  entries.push_back({"tokenizer.ggml.model", GgufValue::String("gpt2")});
   entries.push_back({"tokenizer.ggml.pre", GgufValue::String(vocab.pre)});
   strings("tokenizer.ggml.tokens", vocab.tokens);
-  numbers("tokenizer.ggml.token_type", GgufType::kI32, vocab.types);
-  if (vocab.model == "llama") {
-    numbers("tokenizer.ggml.scores", GgufType::kF32, vocab.scores);
-  } else {
-    strings("tokenizer.ggml.merges", vocab.merges);
-  }
+  GgufArray types;
+  types.element_type = GgufType::kI32;
+  const auto type_bytes = std::as_bytes(std::span(vocab.types));
+  types.packed.assign(type_bytes.begin(), type_bytes.end());
+  entries.push_back({"tokenizer.ggml.token_type", GgufValue::Array(std::move(types))});
+  strings("tokenizer.ggml.merges", vocab.merges);
   id("tokenizer.ggml.bos_token_id", vocab.bos_id);
   id("tokenizer.ggml.eos_token_id", vocab.eos_id);
   id("tokenizer.ggml.eot_token_id", vocab.eot_id);

@@ -16,14 +16,13 @@
 namespace cachalot {
 
 // GGUF's numbers for tokenizer.ggml.token_type.
-enum class TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+enum class TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
+// Byte-level BPE ("gpt2").
 struct VocabTable {
-  std::string model;                 // tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (with byte fallback)
   std::string pre;                   // tokenizer.ggml.pre
-  std::vector<std::string> tokens;   // in the spelling of the file: byte-level ones in GPT-2's alphabet
+  std::vector<std::string> tokens;   // normal ones in GPT-2's alphabet
   std::vector<int32_t> types;        // TokenType
-  std::vector<float> scores;         // "llama" only: the better merge has the larger score
   std::vector<std::string> merges;   // "left right", by rank
   int32_t bos_id = -1;
   int32_t eos_id = -1;
@@ -43,6 +42,9 @@ VocabIds DummyVocabIds(const DummySpec& spec);
 
 // spec.vocab_size tokens.
 VocabTable MakeDummyVocab(const DummySpec& spec);
+
+// Gives ids without a token an unused one, and adds such until there are vocab_size tokens.
+void PadVocab(int32_t vocab_size, VocabTable* vocab);
 
 // The tokenizer.* metadata of a GGUF file.
 std::vector<GgufEntry> VocabMetadata(const VocabTable& vocab);

@@ -13,7 +13,7 @@ constexpr char kLlama3[] =
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
 constexpr char kMistral[] =
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}"
-    "{{ ' ' + message['content'] + eos_token }}{% else %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% endif %}"
+    "{{ ' ' + message['content'] + eos_token }}{% else %}{{ '[INST]' + message['content'] + '[/INST]' }}{% endif %}"
     "{% endfor %}";
 constexpr char kDeepSeekLlm[] =
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
@@ -84,14 +84,14 @@ VocabLayout R1Llama() {
   return layout;
 }
 
-VocabLayout LlamaSpm() {
+// The real one is a sentencepiece vocabulary; a byte-level one of the same size and with the same markers stands for it.
+VocabLayout Mistral() {
   VocabLayout layout;
-  layout.model = "llama";
-  layout.pre = "default";
-  layout.leading = Controls({"<unk>", "<s>", "</s>"});
+  layout.pre = "gpt-2";
+  layout.leading = Controls({"<unk>", "<s>", "</s>", "[INST]", "[/INST]"});
   layout.unk = "<unk>";
   layout.bos = "<s>";
-  layout.eos = "</s>";
+  layout.eos = layout.pad = "</s>";
   layout.add_bos = true;
   layout.chat_template = kMistral;
   return layout;
@@ -178,7 +178,7 @@ VocabLayout LayoutOf(VocabFamily family) {
   switch (family) {
     case VocabFamily::kSmolLm: return SmolLm();
     case VocabFamily::kLlama3: return Llama3();
-    case VocabFamily::kLlamaSpm: return LlamaSpm();
+    case VocabFamily::kMistral: return Mistral();
     case VocabFamily::kQwen2: return Qwen2();
     case VocabFamily::kQwen3: return Qwen3();
     case VocabFamily::kR1Qwen: return R1Qwen();
