@@ -14,7 +14,8 @@ void ByteReader::ReadSlow(std::span<std::byte> out) {
   const int64_t start = position();
   const auto wanted = static_cast<int64_t>(out.size());
   if (ok() && wanted > remaining()) {
-    status_ = Corrupt("the file ends at byte {}, inside a field of {} bytes at byte {}", size_, wanted, start);
+    status_ =
+        Corrupt("the file ends at byte {}, inside a field of {} bytes at byte {}", size_, wanted, start);
   }
   if (ok() && file_ != nullptr) {
     status_ = file_->ReadAt(start, out);

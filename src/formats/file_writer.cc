@@ -82,7 +82,8 @@ Status FileWriter::Commit() {
 
 Status ExactSink::Append(std::span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) > bytes_ - written_) {
-    return Internal("{} bytes were given, only {} belong there", written_ + static_cast<int64_t>(bytes.size()), bytes_);
+    return Internal("{} bytes were given, only {} belong there",
+                    written_ + static_cast<int64_t>(bytes.size()), bytes_);
   }
   written_ += static_cast<int64_t>(bytes.size());
   return out_->Append(bytes);

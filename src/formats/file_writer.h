@@ -1,5 +1,6 @@
-// FileWriter: a large file written in pieces through a temporary one, which takes the final name only on Commit().
-// Invariant: without a successful Commit() the file at `path` is as it was, and nothing is left beside it.
+// FileWriter: a large file written in pieces through a temporary one, which takes the final name only on
+// Commit(). Invariant: without a successful Commit() the file at `path` is as it was, and nothing is left
+// beside it.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,8 @@ class FileWriter final : public ByteSink {
   std::vector<std::byte> buffer_;
 };
 
-// Passes on exactly `bytes` bytes: a producer that gives more or fewer gets an error instead of shifting what follows.
+// Passes on exactly `bytes` bytes: a producer that gives more or fewer gets an error instead of shifting what
+// follows.
 class ExactSink final : public ByteSink {
  public:
   ExactSink(ByteSink* out, int64_t bytes) : out_(out), bytes_(bytes) {}

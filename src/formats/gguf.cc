@@ -95,7 +95,8 @@ Result<std::shared_ptr<GgufFile>> GgufFile::OpenOne(const std::string& path) {
   return gguf;
 }
 
-Result<std::shared_ptr<const GgufFile>> GgufFile::Parse(std::span<const std::byte> bytes, const std::string& place) {
+Result<std::shared_ptr<const GgufFile>> GgufFile::Parse(std::span<const std::byte> bytes,
+                                                        const std::string& place) {
   ASSIGN_OR_RETURN(GgufHeader header, ParseGgufHeader(ByteReader(bytes), place));
   std::shared_ptr<GgufFile> gguf(new GgufFile);
   gguf->path_ = place;
@@ -111,8 +112,10 @@ Result<std::shared_ptr<const GgufFile>> GgufFile::Open(const std::string& path) 
 
   SplitName name;
   if (!ParseSplitName(path, &name) || name.count != count || name.number < 1 || name.number > count) {
-    return InvalidArgument("{}: split.count = {}, so the file must be named …-NNNNN-of-{:05}.gguf for its siblings to "
-                           "be found", path, count, count);
+    return InvalidArgument(
+        "{}: split.count = {}, so the file must be named …-NNNNN-of-{:05}.gguf for its siblings to "
+        "be found",
+        path, count, count);
   }
   std::shared_ptr<GgufFile> whole;
   int64_t tensors_declared = -1;
@@ -132,15 +135,16 @@ Result<std::shared_ptr<const GgufFile>> GgufFile::Open(const std::string& path) 
     whole->tensors_.insert(whole->tensors_.end(), std::make_move_iterator(part->tensors_.begin()),
                            std::make_move_iterator(part->tensors_.end()));
     if (static_cast<int64_t>(whole->tensors_.size()) > GgufLimits::kMaxTensors) {
-      return Corrupt("{}: more than {} tensors in the files of this split", part->path_, GgufLimits::kMaxTensors);
+      return Corrupt("{}: more than {} tensors in the files of this split", part->path_,
+                     GgufLimits::kMaxTensors);
     }
     whole->files_.push_back(std::move(part->files_[0]));
     whole->total_bytes_ += part->total_bytes_;
   }
   const auto num_tensors = static_cast<int64_t>(whole->tensors_.size());
   if (tensors_declared >= 0 && tensors_declared != num_tensors) {
-    return Corrupt("{}: split.tensors.count = {}, but the {} files hold {} tensors", whole->path_, tensors_declared,
-                   count, num_tensors);
+    return Corrupt("{}: split.tensors.count = {}, but the {} files hold {} tensors", whole->path_,
+                   tensors_declared, count, num_tensors);
   }
   RETURN_IF_ERROR(whole->IndexTensors());
   return std::shared_ptr<const GgufFile>(std::move(whole));
@@ -157,11 +161,12 @@ const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
 }
 
 Status GgufFile::Missing(std::string_view key, std::string_view wanted) const {
-  return NotFound("{}: key '{}' is missing, it must be {}", path_, key, wanted);
+  return NotFound("{}: key '{}' is missing, it must be {}", path_, Printable(key, 200), wanted);
 }
 
 Status GgufFile::Wrong(std::string_view key, const GgufValue& value, std::string_view wanted) const {
-  return InvalidArgument("{}: {} = {} ({}): must be {}", path_, key, value.Text(), value.TypeName(), wanted);
+  return InvalidArgument("{}: {} = {} ({}): must be {}", path_, Printable(key, 200), value.Text(),
+                         value.TypeName(), wanted);
 }
 
 Result<int64_t> GgufFile::Int(std::string_view key, int64_t min, int64_t max) const {
@@ -180,7 +185,8 @@ Result<double> GgufFile::Float(std::string_view key, double min, double max) con
   const GgufValue* value = Find(key);
   if (value == nullptr) return Missing(key, FloatRange(min, max));
   double number = 0;
-  if (!ToFloat(*value, &number) || !(number >= min && number <= max)) return Wrong(key, *value, FloatRange(min, max));
+  if (!ToFloat(*value, &number) || !(number >= min && number <= max))
+    return Wrong(key, *value, FloatRange(min, max));
   return number;
 }
 
@@ -220,12 +226,14 @@ Result<std::vector<int64_t>> GgufFile::Ints(std::string_view key, int64_t min, i
   const GgufValue* value = Find(key);
   if (value == nullptr) return Missing(key, "an array, each " + IntRange(min, max));
   const auto* array = std::get_if<GgufArray>(&value->data);
-  if (array == nullptr || !IsGgufInteger(array->element_type)) return Wrong(key, *value, "an array of integers");
+  if (array == nullptr || !IsGgufInteger(array->element_type))
+    return Wrong(key, *value, "an array of integers");
   std::vector<int64_t> out(static_cast<size_t>(array->size()));
   for (int64_t i = 0; i < array->size(); ++i) {
     const std::optional<int64_t> number = array->Int(i);
     if (!number || *number < min || *number > max) {
-      return InvalidArgument("{}: {}[{}] = {}: must be {}", path_, key, i, array->Text(i), IntRange(min, max));
+      return InvalidArgument("{}: {}[{}] = {}: must be {}", path_, Printable(key, 200), i, array->Text(i),
+                             IntRange(min, max));
     }
     out[static_cast<size_t>(i)] = *number;
   }
@@ -236,14 +244,16 @@ Result<std::vector<float>> GgufFile::Floats(std::string_view key) const {
   const GgufValue* value = Find(key);
   if (value == nullptr) return Missing(key, "an array of numbers");
   const auto* array = std::get_if<GgufArray>(&value->data);
-  if (array == nullptr || array->element_type == GgufType::kString || array->element_type == GgufType::kBool) {
+  if (array == nullptr || array->element_type == GgufType::kString ||
+      array->element_type == GgufType::kBool) {
     return Wrong(key, *value, "an array of numbers");
   }
   std::vector<float> out(static_cast<size_t>(array->size()));
   for (int64_t i = 0; i < array->size(); ++i) {
     const auto number = static_cast<float>(array->Float(i));
     if (!std::isfinite(number)) {
-      return InvalidArgument("{}: {}[{}] = {}: must be a finite number", path_, key, i, array->Text(i));
+      return InvalidArgument("{}: {}[{}] = {}: must be a finite number", path_, Printable(key, 200), i,
+                             array->Text(i));
     }
     out[static_cast<size_t>(i)] = number;
   }
@@ -259,8 +269,8 @@ Result<std::vector<int64_t>> GgufFile::IntPerLayer(std::string_view key, int64_t
   }
   ASSIGN_OR_RETURN(std::vector<int64_t> out, Ints(key, min, max));
   if (static_cast<int64_t>(out.size()) < num_layers) {
-    return InvalidArgument("{}: {} has {} values, one for each of {} layers is needed", path_, key, out.size(),
-                           num_layers);
+    return InvalidArgument("{}: {} has {} values, one for each of {} layers is needed", path_,
+                           Printable(key, 200), out.size(), num_layers);
   }
   out.resize(static_cast<size_t>(num_layers));
   return out;

@@ -1,4 +1,5 @@
-// GgufFile and GgufWriter on disk: round trips, split files, faults, and the real files that lie in ../shared.
+// GgufFile and GgufWriter on disk: round trips, split files, faults, and the real files that lie in
+// ../shared.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -133,8 +134,10 @@ TEST_F(GgufFileTest, WriterRefusesWhatAReaderWould) {
   EXPECT_EQ(error("", DType::kF32, {2}), "invalid_argument: tensor '': a name must have 1..512 bytes");
   EXPECT_EQ(error("b", DType::kFP8E4M3, {2}), "invalid_argument: tensor 'b': GGUF has no type F8_E4M3");
   EXPECT_EQ(error("b", DType::kF32, {}), "invalid_argument: tensor 'b': 0 dimensions, must be 1..4");
-  EXPECT_EQ(error("b", DType::kF32, {1, 1, 1, 1, 1}), "invalid_argument: tensor 'b': 5 dimensions, must be 1..4");
-  EXPECT_EQ(error("b", DType::kF32, {0}), "invalid_argument: tensor 'b': dimension 0 is not positive or too large");
+  EXPECT_EQ(error("b", DType::kF32, {1, 1, 1, 1, 1}),
+            "invalid_argument: tensor 'b': 5 dimensions, must be 1..4");
+  EXPECT_EQ(error("b", DType::kF32, {0}),
+            "invalid_argument: tensor 'b': dimension 0 is not positive or too large");
   EXPECT_THAT(error("b", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}), HasSubstr("too large"));
   EXPECT_THAT(error("b", DType::kF32, {int64_t{1} << 61}), HasSubstr("overflow"));
   EXPECT_EQ(error("b", DType::kQ4_0, {2, 33}),
@@ -153,8 +156,9 @@ TEST_F(GgufFileTest, AFailedWriteLeavesTheOldFile) {
   }
   EXPECT_EQ(writer.Write(path, [](const GgufTensor&, ByteSink&) { return Cancelled("stop"); }).ToString(),
             "cancelled: " + path + ": tensor 'a': stop");
-  EXPECT_EQ(writer.Write(path, [](const GgufTensor&, ByteSink& sink) { return sink.Append("xyz"); }).message(),
-            path + ": tensor 'a': 3 bytes were given, 4194304 belong there");
+  EXPECT_EQ(
+      writer.Write(path, [](const GgufTensor&, ByteSink& sink) { return sink.Append("xyz"); }).message(),
+      path + ": tensor 'a': 3 bytes were given, 4194304 belong there");
   const auto too_many = [](const GgufTensor& tensor, ByteSink& sink) {
     return sink.Append(std::string(static_cast<size_t>(tensor.bytes + 1), 'x'));
   };
@@ -167,7 +171,9 @@ TEST_F(GgufFileTest, AFailedWriteLeavesTheOldFile) {
 
 class GgufSplitTest : public GgufFileTest {
  protected:
-  static std::string Name(int number, int count) { return fmt::format("m-{:05}-of-{:05}.gguf", number, count); }
+  static std::string Name(int number, int count) {
+    return fmt::format("m-{:05}-of-{:05}.gguf", number, count);
+  }
 
   struct Part {
     int no;
@@ -225,8 +231,8 @@ TEST_F(GgufSplitTest, RefusesASetThatDoesNotFit) {
   EXPECT_EQ(error(1),
             "invalid_argument: " + Path(Name(2, 3)) + ": split.count = 2 (u16): must be an integer in 3..3");
   WritePart(Name(2, 3), {1, 3, 4, {"bb"}});
-  EXPECT_EQ(error(1), "corrupt: " + Path(Name(1, 3)) +
-                          ": split.tensors.count = 4, but the 3 files hold 3 tensors");
+  EXPECT_EQ(error(1),
+            "corrupt: " + Path(Name(1, 3)) + ": split.tensors.count = 4, but the 3 files hold 3 tensors");
   WritePart(Name(2, 3), {1, 3, 4, {"bb", "a"}});
   EXPECT_EQ(error(1), "corrupt: " + Path(Name(1, 3)) + ": tensor 'a' is given twice");
   ASSERT_TRUE(WriteFileAtomically(Path(Name(2, 3)), "GGUF").ok());
@@ -236,7 +242,8 @@ TEST_F(GgufSplitTest, RefusesASetThatDoesNotFit) {
   EXPECT_THAT(GgufFile::Open(Path("renamed.gguf")).status().ToString(),
               HasSubstr("renamed.gguf: split.count = 3, so the file must be named …-NNNNN-of-00003.gguf"));
   WritePart(Name(1, 2), {0, 3, 4, {"a"}});
-  EXPECT_THAT(GgufFile::Open(Path(Name(1, 2))).status().ToString(), HasSubstr("split.count = 3, so the file must"));
+  EXPECT_THAT(GgufFile::Open(Path(Name(1, 2))).status().ToString(),
+              HasSubstr("split.count = 3, so the file must"));
   WritePart(Name(4, 3), {0, 3, 4, {"a"}});
   EXPECT_FALSE(GgufFile::Open(Path(Name(4, 3))).ok());
   WritePart("one.gguf", {0, 1, 1, {"a"}});
@@ -262,14 +269,17 @@ TEST_F(GgufFileTest, ALargeVocabularyOpensQuickly) {
   const auto took = std::chrono::steady_clock::now() - start;
   ASSERT_TRUE(opened.ok()) << opened.status().ToString();
   EXPECT_EQ(*(*opened)->Strings("tokenizer.ggml.tokens"), tokens);
-  RecordProperty("milliseconds", static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
+  RecordProperty("milliseconds",
+                 static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(took).count()));
 }
 
 TEST(GgufReal, OpensTheSharedVocabularies) {
   const std::string folder = std::string(CACHALOT_SOURCE_DIR) + "/../shared/tokenizers/gguf";
   if (!IsDirectory(folder)) GTEST_SKIP() << folder << " is not there";
-  for (const auto& [name, num_tokens] : {std::pair{"gpt-2.gguf", 50257}, {"llama-spm.gguf", 32000},
-                                         {"deepseek-llm.gguf", 102400}, {"deepseek-coder.gguf", 32256}}) {
+  for (const auto& [name, num_tokens] : {std::pair{"gpt-2.gguf", 50257},
+                                         {"llama-spm.gguf", 32000},
+                                         {"deepseek-llm.gguf", 102400},
+                                         {"deepseek-coder.gguf", 32256}}) {
     auto opened = GgufFile::Open(folder + "/" + name);
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();
     const auto* tokens = (*opened)->Strings("tokenizer.ggml.tokens");

@@ -10,22 +10,31 @@
 namespace cachalot {
 namespace {
 
-// The least that an entry takes in the file: what an absurd count is compared with before anything is allocated.
-constexpr int64_t kMinKeyBytes = 8 + 1 + 4 + 1;                // length, one character, type, u8
-constexpr int64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;     // length, one character, dims, one dim, type, offset
+// The least that an entry takes in the file: absurd counts are found before anything is allocated for them.
+constexpr int64_t kMinKeyBytes = 8 + 1 + 4 + 1;             // length, one character, type, u8
+constexpr int64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // length, one character, dims, one, type, offset
 
 // Numbers that earlier ggml versions used and later ones gave up: known by name, without a layout to check.
 const char* RetiredTensorType(uint32_t number) {
   switch (number) {
-    case 4: return "Q4_2";
-    case 5: return "Q4_3";
-    case 31: return "Q4_0_4_4";
-    case 32: return "Q4_0_4_8";
-    case 33: return "Q4_0_8_8";
-    case 36: return "IQ4_NL_4_4";
-    case 37: return "IQ4_NL_4_8";
-    case 38: return "IQ4_NL_8_8";
-    default: return nullptr;
+    case 4:
+      return "Q4_2";
+    case 5:
+      return "Q4_3";
+    case 31:
+      return "Q4_0_4_4";
+    case 32:
+      return "Q4_0_4_8";
+    case 33:
+      return "Q4_0_8_8";
+    case 36:
+      return "IQ4_NL_4_4";
+    case 37:
+      return "IQ4_NL_4_8";
+    case 38:
+      return "IQ4_NL_8_8";
+    default:
+      return nullptr;
   }
 }
 
@@ -61,8 +70,8 @@ class HeaderParser {
     const auto version = reader_.Read<uint32_t>();
     RETURN_IF_ERROR(ReaderOk("version"));
     if ((version & 0xffff) == 0 && version != 0) {
-      return Unsupported("{}: version {:#010x}: a big-endian GGUF file, only little-endian ones can be read", place_,
-                         version);
+      return Unsupported("{}: version {:#010x}: a big-endian GGUF file, only little-endian ones can be read",
+                         place_, version);
     }
     if (version != 2 && version != 3) {
       return Unsupported("{}: GGUF version {}, only 2 and 3 can be read", place_, version);
@@ -81,12 +90,13 @@ class HeaderParser {
     return Status::Ok();
   }
 
-  // That `count` elements of at least min_bytes can still follow in the file, and that they are not more than `limit`.
+  // That `count` elements of at least min_bytes can still follow in the file and are not more than `limit`.
   Status CheckCount(std::string_view field, uint64_t count, int64_t limit, int64_t min_bytes) const {
     if (count > static_cast<uint64_t>(reader_.remaining() / min_bytes)) {
       return Corrupt("{}: {} = {}, but only {} bytes follow", place_, field, count, reader_.remaining());
     }
-    if (count > static_cast<uint64_t>(limit)) return Corrupt("{}: {} = {}, the limit is {}", place_, field, count, limit);
+    if (count > static_cast<uint64_t>(limit))
+      return Corrupt("{}: {} = {}, the limit is {}", place_, field, count, limit);
     return Status::Ok();
   }
 
@@ -94,7 +104,8 @@ class HeaderParser {
   Status Charge(std::string_view field, int64_t bytes) {
     metadata_bytes_ += bytes;
     if (metadata_bytes_ <= GgufLimits::kMaxMetadataBytes) return Status::Ok();
-    return Corrupt("{}: {}: the metadata takes more than {} bytes", place_, field, GgufLimits::kMaxMetadataBytes);
+    return Corrupt("{}: {}: the metadata takes more than {} bytes", place_, field,
+                   GgufLimits::kMaxMetadataBytes);
   }
 
   // The text of a string whose length was read and is within remaining().
@@ -139,16 +150,36 @@ class HeaderParser {
     GgufValue& value = entry.value;
     RETURN_IF_ERROR(ReadType(field, &value.type));
     switch (value.type) {
-      case GgufType::kU8: value.data = uint64_t{reader_.Read<uint8_t>()}; break;
-      case GgufType::kI8: value.data = int64_t{reader_.Read<int8_t>()}; break;
-      case GgufType::kU16: value.data = uint64_t{reader_.Read<uint16_t>()}; break;
-      case GgufType::kI16: value.data = int64_t{reader_.Read<int16_t>()}; break;
-      case GgufType::kU32: value.data = uint64_t{reader_.Read<uint32_t>()}; break;
-      case GgufType::kI32: value.data = int64_t{reader_.Read<int32_t>()}; break;
-      case GgufType::kU64: value.data = reader_.Read<uint64_t>(); break;
-      case GgufType::kI64: value.data = reader_.Read<int64_t>(); break;
-      case GgufType::kF32: value.data = double{reader_.Read<float>()}; break;
-      case GgufType::kF64: value.data = reader_.Read<double>(); break;
+      case GgufType::kU8:
+        value.data = uint64_t{reader_.Read<uint8_t>()};
+        break;
+      case GgufType::kI8:
+        value.data = int64_t{reader_.Read<int8_t>()};
+        break;
+      case GgufType::kU16:
+        value.data = uint64_t{reader_.Read<uint16_t>()};
+        break;
+      case GgufType::kI16:
+        value.data = int64_t{reader_.Read<int16_t>()};
+        break;
+      case GgufType::kU32:
+        value.data = uint64_t{reader_.Read<uint32_t>()};
+        break;
+      case GgufType::kI32:
+        value.data = int64_t{reader_.Read<int32_t>()};
+        break;
+      case GgufType::kU64:
+        value.data = reader_.Read<uint64_t>();
+        break;
+      case GgufType::kI64:
+        value.data = reader_.Read<int64_t>();
+        break;
+      case GgufType::kF32:
+        value.data = double{reader_.Read<float>()};
+        break;
+      case GgufType::kF64:
+        value.data = reader_.Read<double>();
+        break;
       case GgufType::kBool: {
         const auto bit = reader_.Read<uint8_t>();
         if (bit > 1) return Corrupt("{}: {} = {}: a bool must be 0 or 1", place_, field, bit);
@@ -175,7 +206,8 @@ class HeaderParser {
 
   Status ParseArray(const std::string& field, GgufArray* array) {
     RETURN_IF_ERROR(ReadType(field, &array->element_type));
-    if (array->element_type == GgufType::kArray) return Unsupported("{}: {}: an array of arrays", place_, field);
+    if (array->element_type == GgufType::kArray)
+      return Unsupported("{}: {}: an array of arrays", place_, field);
     const auto count = reader_.Read<uint64_t>();
     RETURN_IF_ERROR(ReaderOk(field));
     const bool strings = array->element_type == GgufType::kString;
@@ -222,7 +254,8 @@ class HeaderParser {
     for (const auto& entry : header_.entries) {
       if (entry.key != "general.alignment") continue;
       const auto* alignment = std::get_if<uint64_t>(&entry.value.data);
-      if (alignment == nullptr || !IsGgufInteger(entry.value.type) || !std::has_single_bit(*alignment) || *alignment > GgufLimits::kMaxAlignment) {
+      if (alignment == nullptr || !IsGgufInteger(entry.value.type) || !std::has_single_bit(*alignment) ||
+          *alignment > GgufLimits::kMaxAlignment) {
         return Corrupt("{}: general.alignment = {} ({}): must be a power of two of at most {}", place_,
                        entry.value.Text(), entry.value.TypeName(), GgufLimits::kMaxAlignment);
       }
@@ -266,10 +299,11 @@ class HeaderParser {
     const auto& info = GetDTypeInfo(tensor.dtype);
     const int64_t row = tensor.dims[static_cast<size_t>(tensor.num_dims - 1)];
     if (row % info.block_size != 0) {
-      return Corrupt("{}: {}: rows of {} values are no multiple of {}'s block of {}", place_, field, row, info.name,
-                     info.block_size);
+      return Corrupt("{}: {}: rows of {} values are no multiple of {}'s block of {}", place_, field, row,
+                     info.name, info.block_size);
     }
-    if (__builtin_mul_overflow(count / info.block_size, static_cast<int64_t>(info.block_bytes), &tensor.bytes)) {
+    if (__builtin_mul_overflow(count / info.block_size, static_cast<int64_t>(info.block_bytes),
+                               &tensor.bytes)) {
       return Corrupt("{}: {}: {} values of {} overflow", place_, field, count, info.name);
     }
     if (offset % static_cast<uint64_t>(header_.alignment) != 0 || offset > static_cast<uint64_t>(INT64_MAX)) {
@@ -284,12 +318,14 @@ class HeaderParser {
   // Makes offsets absolute; every tensor lies inside the file and none over another.
   Status PlaceTensors() {
     const int64_t file_bytes = reader_.position() + reader_.remaining();
-    const int64_t data_start = (reader_.position() + header_.alignment - 1) / header_.alignment * header_.alignment;
+    const int64_t data_start =
+        (reader_.position() + header_.alignment - 1) / header_.alignment * header_.alignment;
     for (auto& tensor : header_.tensors) {
       const int64_t available = std::max<int64_t>(file_bytes - data_start, 0);
       if (tensor.bytes > available || tensor.offset > available - tensor.bytes) {
-        return Corrupt("{}: tensor '{}': {} bytes at offset {} of the tensor data, which has {} (file cut short?)",
-                       place_, Printable(tensor.name), tensor.bytes, tensor.offset, available);
+        return Corrupt(
+            "{}: tensor '{}': {} bytes at offset {} of the tensor data, which has {} (file cut short?)",
+            place_, Printable(tensor.name), tensor.bytes, tensor.offset, available);
       }
       tensor.offset += data_start;
     }
@@ -302,8 +338,8 @@ class HeaderParser {
       const auto& after = header_.tensors[order[i]];
       if (before.offset + before.bytes > after.offset) {
         return Corrupt("{}: tensor '{}' (bytes {}..{}) overlaps tensor '{}' (from byte {})", place_,
-                       Printable(before.name), before.offset, before.offset + before.bytes, Printable(after.name),
-                       after.offset);
+                       Printable(before.name), before.offset, before.offset + before.bytes,
+                       Printable(after.name), after.offset);
       }
     }
     return Status::Ok();

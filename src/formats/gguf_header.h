@@ -11,14 +11,14 @@
 
 namespace cachalot {
 
-// The limits on what a header may ask for. Real files stay far below: DeepSeek-V3 has 60 keys, 1,100 tensors (46,000
-// with single experts) and 10 MB of metadata.
+// The limits on what a header may ask for. Real files stay far below: DeepSeek-V3 has 60 keys, 1,100 tensors
+// (46,000 with single experts) and 10 MB of metadata.
 struct GgufLimits {
   static constexpr int64_t kMaxKeys = 1 << 16;
   static constexpr int64_t kMaxTensors = 1 << 18;
   static constexpr int64_t kMaxNameBytes = 512;
-  static constexpr int64_t kMaxKeyBytes = 65535;             // the format's own
-  static constexpr int64_t kMaxMetadataBytes = 256 << 20;    // held in memory, all keys together
+  static constexpr int64_t kMaxKeyBytes = 65535;           // the format's own
+  static constexpr int64_t kMaxMetadataBytes = 256 << 20;  // held in memory, all keys together
   static constexpr int64_t kMaxAlignment = 1 << 20;
 };
 inline constexpr int64_t kGgufDefaultAlignment = 32;

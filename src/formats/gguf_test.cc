@@ -1,5 +1,5 @@
-// What GgufFile reads, and that every kind of malformation is refused with a message that names file and field. Files are
-// built byte by byte here, so that the reader is not tested against its own writer.
+// What GgufFile reads, and that every kind of malformation is refused with a message that names file and
+// field. Files are built byte by byte here, so that the reader is not tested against its own writer.
 #include "formats/gguf.h"
 
 #include <gmock/gmock.h>
@@ -138,8 +138,9 @@ TEST(Gguf, GettersRefuseWithFileKeyValueAndLimits) {
   EXPECT_EQ(gguf.Float("inf").status().message(), "m.gguf: inf = inf (f32): must be a finite number");
   EXPECT_EQ(gguf.Float("f64", 1, 2).status().message(), "m.gguf: f64 = 0.1 (f64): must be a number in 1..2");
   EXPECT_EQ(gguf.Bool("u8").status().message(), "m.gguf: u8 = 200 (u8): must be a bool");
-  EXPECT_EQ(gguf.String("strings").status().message(),
-            "m.gguf: strings = [\"\", \"x\", \"" + std::string(60, 'y') + "…\"] (string[3]): must be a string");
+  EXPECT_EQ(
+      gguf.String("strings").status().message(),
+      "m.gguf: strings = [\"\", \"x\", \"" + std::string(60, 'y') + "…\"] (string[3]): must be a string");
   EXPECT_EQ(gguf.Ints("i32s", 0, 9).status().message(), "m.gguf: i32s[0] = -1: must be an integer in 0..9");
   EXPECT_EQ(gguf.Ints("u64s", 0, 9).status().message(),
             "m.gguf: u64s[1] = 18446744073709551615: must be an integer in 0..9");
@@ -174,7 +175,8 @@ TEST(Gguf, EntriesAreTextForPeople) {
   auto parsed = EveryType(3).Parse();
   ASSERT_TRUE(parsed.ok());
   std::string all;
-  for (const auto& [key, value] : (*parsed)->entries()) all += key + " " + value.TypeName() + " " + value.Text(12) + "|";
+  for (const auto& [key, value] : (*parsed)->entries())
+    all += key + " " + value.TypeName() + " " + value.Text(12) + "|";
   EXPECT_EQ(all,
             "u8 u8 200|i8 i8 -100|u16 u16 60000|i16 i16 -30000|u32 u32 4000000000|i32 i32 -2000000000|"
             "u64 u64 18446744073709551615|i64 i64 -9223372036854775808|f32 f32 1e-05|f64 f64 0.1|inf f32 inf|"
@@ -212,8 +214,9 @@ TEST(Gguf, RefusesWhatIsNoGguf) {
   EXPECT_EQ(RawGguf(0, 0, 1).Error(), "unsupported: m.gguf: GGUF version 1, only 2 and 3 can be read");
   EXPECT_EQ(RawGguf(0, 0, 4).Error(), "unsupported: m.gguf: GGUF version 4, only 2 and 3 can be read");
   EXPECT_EQ(RawGguf(0, 0, 0).Error(), "unsupported: m.gguf: GGUF version 0, only 2 and 3 can be read");
-  EXPECT_EQ(RawGguf(0, 0, 0x03000000).Error(),
-            "unsupported: m.gguf: version 0x03000000: a big-endian GGUF file, only little-endian ones can be read");
+  EXPECT_EQ(
+      RawGguf(0, 0, 0x03000000).Error(),
+      "unsupported: m.gguf: version 0x03000000: a big-endian GGUF file, only little-endian ones can be read");
   EXPECT_EQ(GgufFile::Open("/nonexistent.gguf").status().code(), StatusCode::kNotFound);
 }
 
@@ -249,14 +252,16 @@ TEST(Gguf, RefusesAbsurdCountsBeforeAllocating) {
   }
   EXPECT_EQ(RawGguf(0, 1).U64(70'000).Data(70'000).Error(),
             "corrupt: m.gguf: key 0 length = 70000, the limit is 65535");
-  EXPECT_EQ(RawGguf(1, 0).U64(513).Data(600).Error(), "corrupt: m.gguf: tensor 0 name length = 513, the limit is 512");
+  EXPECT_EQ(RawGguf(1, 0).U64(513).Data(600).Error(),
+            "corrupt: m.gguf: tensor 0 name length = 513, the limit is 512");
   EXPECT_EQ(RawGguf(0, 65537).Data(65537 * 14).Error(),
             "corrupt: m.gguf: metadata_kv_count = 65537, the limit is 65536");
 }
 
 TEST(Gguf, RefusesBadMetadata) {
   EXPECT_EQ(RawGguf(0, 1).Str("").Data(64).Error(), "corrupt: m.gguf: key 0 is empty");
-  EXPECT_EQ(RawGguf(0, 1).Str("k").U32(13).U64(0).Error(), "corrupt: m.gguf: key 'k': value type 13, must be below 13");
+  EXPECT_EQ(RawGguf(0, 1).Str("k").U32(13).U64(0).Error(),
+            "corrupt: m.gguf: key 'k': value type 13, must be below 13");
   EXPECT_EQ(RawGguf(0, 1).Key("k", GgufType::kBool).Put<uint8_t>(2).Error(),
             "corrupt: m.gguf: key 'k' = 2: a bool must be 0 or 1");
   EXPECT_EQ(RawGguf(0, 1).ArrayKey("k", GgufType::kBool, 2).Put<uint8_t>(1).Put<uint8_t>(7).Error(),
@@ -289,7 +294,9 @@ TEST(Gguf, HonoursAndChecksTheAlignment) {
   const auto with_alignment = [](uint32_t alignment, uint64_t offset) {
     RawGguf raw(2, 1);
     raw.Key("general.alignment", GgufType::kU32).U32(alignment);
-    raw.Tensor("a", {1}, 0, 0).Tensor("b", {1}, 0, offset).Data(offset + 4, alignment <= 4096 ? std::max(alignment, 1u) : 1);
+    raw.Tensor("a", {1}, 0, 0)
+        .Tensor("b", {1}, 0, offset)
+        .Data(offset + 4, alignment <= 4096 ? std::max(alignment, 1u) : 1);
     return raw;
   };
   for (const uint32_t alignment : {8u, 32u, 64u, 4096u}) {
@@ -303,8 +310,9 @@ TEST(Gguf, HonoursAndChecksTheAlignment) {
             "corrupt: m.gguf: tensor 'b': offset 32 is no multiple of the alignment 64");
   for (const uint32_t alignment : {0u, 24u, 1u << 31}) {
     EXPECT_EQ(with_alignment(alignment, 0).Error(),
-              fmt::format("corrupt: m.gguf: general.alignment = {} (u32): must be a power of two of at most 1048576",
-                          alignment));
+              fmt::format(
+                  "corrupt: m.gguf: general.alignment = {} (u32): must be a power of two of at most 1048576",
+                  alignment));
   }
   EXPECT_THAT(RawGguf(0, 1).Key("general.alignment", GgufType::kString).Str("32").Error(),
               HasSubstr("general.alignment = 32 (string): must be"));
@@ -312,7 +320,8 @@ TEST(Gguf, HonoursAndChecksTheAlignment) {
 
 TEST(Gguf, RefusesBadTensors) {
   EXPECT_EQ(OneTensor({}, 0, 0, 64).Error(), "corrupt: m.gguf: tensor 't': 0 dimensions, must be 1..4");
-  EXPECT_EQ(OneTensor({1, 1, 1, 1, 1}, 0, 0, 64).Error(), "corrupt: m.gguf: tensor 't': 5 dimensions, must be 1..4");
+  EXPECT_EQ(OneTensor({1, 1, 1, 1, 1}, 0, 0, 64).Error(),
+            "corrupt: m.gguf: tensor 't': 5 dimensions, must be 1..4");
   EXPECT_EQ(OneTensor({4, 0}, 0, 0, 64).Error(), "corrupt: m.gguf: tensor 't': dimension 0 is 0");
   EXPECT_EQ(OneTensor({uint64_t{1} << 63}, 0, 0, 64).Error(),
             "corrupt: m.gguf: tensor 't': dimension 0 is 9223372036854775808");
@@ -327,14 +336,16 @@ TEST(Gguf, RefusesBadTensors) {
   EXPECT_EQ(OneTensor({4}, 0, UINT64_MAX - 31, 64).Error(),
             "corrupt: m.gguf: tensor 't': offset 18446744073709551584 is no multiple of the alignment 32");
   EXPECT_EQ(OneTensor({16}, 0, 32, 64).Error(),
-            "corrupt: m.gguf: tensor 't': 64 bytes at offset 32 of the tensor data, which has 64 (file cut short?)");
+            "corrupt: m.gguf: tensor 't': 64 bytes at offset 32 of the tensor data, which has 64 (file cut "
+            "short?)");
   EXPECT_TRUE(OneTensor({8}, 0, 32, 64).Parse().ok());
   EXPECT_EQ(RawGguf(1, 0).Str("").Data(64).Error(), "corrupt: m.gguf: tensor 0 name is empty");
   EXPECT_EQ(RawGguf(2, 0).Tensor("t", {4}, 0, 0).Tensor("t", {4}, 0, 32).Data(64).Error(),
             "corrupt: m.gguf: tensor 't' is given twice");
   EXPECT_THAT(RawGguf(2, 0).Tensor("a", {12}, 0, 32).Tensor("b", {12}, 0, 0).Data(128).Error(),
               HasSubstr("corrupt: m.gguf: tensor 'b' (bytes 96..144) overlaps tensor 'a' (from byte 128)"));
-  EXPECT_THAT(RawGguf(2, 0).Tensor("a", {4}, 0, 0).Tensor("b", {4}, 0, 0).Data(128).Error(), HasSubstr("overlaps"));
+  EXPECT_THAT(RawGguf(2, 0).Tensor("a", {4}, 0, 0).Tensor("b", {4}, 0, 0).Data(128).Error(),
+              HasSubstr("overlaps"));
 }
 
 }  // namespace

@@ -28,11 +28,16 @@ void PutArray(std::string* out, const GgufArray& array) {
 
 void PutValue(std::string* out, const GgufValue& value) {
   switch (value.type) {
-    case GgufType::kF32: return Put(out, static_cast<float>(std::get<double>(value.data)));
-    case GgufType::kF64: return Put(out, std::get<double>(value.data));
-    case GgufType::kString: return PutString(out, std::get<std::string>(value.data));
-    case GgufType::kArray: return PutArray(out, std::get<GgufArray>(value.data));
-    default: break;
+    case GgufType::kF32:
+      return Put(out, static_cast<float>(std::get<double>(value.data)));
+    case GgufType::kF64:
+      return Put(out, std::get<double>(value.data));
+    case GgufType::kString:
+      return PutString(out, std::get<std::string>(value.data));
+    case GgufType::kArray:
+      return PutArray(out, std::get<GgufArray>(value.data));
+    default:
+      break;
   }
   // Integers and bool: the low bytes, as the machine is little endian.
   const auto* number = std::get_if<int64_t>(&value.data);
@@ -98,11 +103,12 @@ Status GgufWriter::AddTensor(const std::string& name, DType dtype, std::span<con
     }
   }
   if (dims.back() % info.block_size != 0) {
-    return InvalidArgument("{}: rows of {} values are no multiple of {}'s block of {}", field, dims.back(), info.name,
-                           info.block_size);
+    return InvalidArgument("{}: rows of {} values are no multiple of {}'s block of {}", field, dims.back(),
+                           info.name, info.block_size);
   }
   int64_t end = 0;
-  if (__builtin_mul_overflow(count / info.block_size, static_cast<int64_t>(info.block_bytes), &tensor.bytes) ||
+  if (__builtin_mul_overflow(count / info.block_size, static_cast<int64_t>(info.block_bytes),
+                             &tensor.bytes) ||
       __builtin_add_overflow(data_bytes_, tensor.bytes, &end) || end > INT64_MAX - kGgufDefaultAlignment) {
     return InvalidArgument("{}: {} values of {} overflow", field, count, info.name);
   }
@@ -127,7 +133,8 @@ std::string GgufWriter::Header() const {
   for (const auto& tensor : tensors_) {
     PutString(&out, tensor.name);
     Put(&out, static_cast<uint32_t>(tensor.num_dims));
-    for (int i = tensor.num_dims - 1; i >= 0; --i) Put(&out, static_cast<uint64_t>(tensor.dims[static_cast<size_t>(i)]));
+    for (int i = tensor.num_dims - 1; i >= 0; --i)
+      Put(&out, static_cast<uint64_t>(tensor.dims[static_cast<size_t>(i)]));
     Put(&out, static_cast<uint32_t>(GetDTypeInfo(tensor.dtype).ggml_type));
     Put(&out, static_cast<uint64_t>(tensor.offset));
   }

@@ -24,7 +24,8 @@ void SetIfAbsent(json& object, const char* key, const json& value) {
   if (!IsPresent(object, key)) object[key] = value;
 }
 
-// A set of RoPE parameters, in either spelling, to the classic fields: rope_theta and rope_scaling (null when plain).
+// A set of RoPE parameters, in either spelling, to the classic fields: rope_theta and rope_scaling (null when
+// plain).
 void PresentRope(json& config, json rope) {
   for (const char* key : {"rope_theta", "partial_rotary_factor"}) {
     if (IsPresent(rope, key)) config[key] = rope[key];
@@ -95,9 +96,11 @@ const json* HfConfig::Find(std::string_view key) const {
 }
 
 Status HfConfig::Refusal(std::string_view key) const {
-  if (rope_per_layer_type_ && (key == "rope_theta" || key == "rope_scaling" || key == "partial_rotary_factor")) {
-    return Unsupported("{}: {} is given per layer type in rope_parameters, which is not supported for this model",
-                       place_, key);
+  if (rope_per_layer_type_ &&
+      (key == "rope_theta" || key == "rope_scaling" || key == "partial_rotary_factor")) {
+    return Unsupported(
+        "{}: {} is given per layer type in rope_parameters, which is not supported for this model", place_,
+        key);
   }
   return Status::Ok();
 }
@@ -105,15 +108,18 @@ Status HfConfig::Refusal(std::string_view key) const {
 Result<const json*> HfConfig::Require(std::string_view key, std::string_view wanted) const {
   RETURN_IF_ERROR(Refusal(key));
   const json* value = Find(key);
-  if (value == nullptr) return NotFound("{}: {} is missing, it must be {}", place_, key, wanted);
+  if (value == nullptr)
+    return NotFound("{}: {} is missing, it must be {}", place_, Printable(key, 200), wanted);
   return value;
 }
 
 Status HfConfig::Wrong(std::string_view key, const json& value, std::string_view wanted) const {
-  return InvalidArgument("{}: {} = {}: must be {}", place_, key, JsonPreview(value), wanted);
+  return InvalidArgument("{}: {} = {}: must be {}", place_, Printable(key, 200), JsonPreview(value), wanted);
 }
 
-bool HfConfig::Has(std::string_view key) const { return Find(key) != nullptr; }
+bool HfConfig::Has(std::string_view key) const {
+  return Find(key) != nullptr;
+}
 
 Result<int64_t> HfConfig::Int(std::string_view key, int64_t min, int64_t max) const {
   ASSIGN_OR_RETURN(const json* value, Require(key, IntRange(min, max)));
@@ -192,7 +198,8 @@ Result<std::vector<std::string>> HfConfig::StringList(std::string_view key) cons
 Result<HfConfig> HfConfig::Object(std::string_view key) const {
   ASSIGN_OR_RETURN(const json* value, Require(key, "an object"));
   if (!value->is_object()) return Wrong(key, *value, "an object");
-  return HfConfig(fmt::format("{}: {}", place_, key), std::shared_ptr<const json>(root_, value));
+  return HfConfig(fmt::format("{}: {}", place_, Printable(key, 200)),
+                  std::shared_ptr<const json>(root_, value));
 }
 
 }  // namespace cachalot

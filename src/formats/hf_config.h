@@ -1,8 +1,9 @@
 // HfConfig: the config.json of a Hugging Face folder, read field by field with a type and a range.
 // Every error names the file, the field, its value and what is allowed. A null field counts as absent.
 //
-// The transformers-5 spelling is presented as the classic one: rope_parameters {rope_theta, rope_type, …} as rope_theta
-// and rope_scaling (absent for rope_type "default"), dtype as torch_dtype; rope_scaling's "type" also as "rope_type".
+// The transformers-5 spelling is presented as the classic one: rope_parameters {rope_theta, rope_type, …} as
+// rope_theta and rope_scaling (absent for rope_type "default"), dtype as torch_dtype; rope_scaling's "type"
+// also as "rope_type".
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ class HfConfig {
   Result<std::string> StringOr(std::string_view key, std::string_view default_value) const;
 
   // A single integer (string) counts as a list of one: eos_token_id is written both ways.
-  Result<std::vector<int64_t>> IntList(std::string_view key, int64_t min = INT64_MIN, int64_t max = INT64_MAX) const;
+  Result<std::vector<int64_t>> IntList(std::string_view key, int64_t min = INT64_MIN,
+                                       int64_t max = INT64_MAX) const;
   Result<std::vector<std::string>> StringList(std::string_view key) const;
 
   // A sub-object as a config of its own: "config.json: rope_scaling: factor = …".
@@ -46,8 +48,8 @@ class HfConfig {
   // Empty when the file names none.
   const std::vector<std::string>& architectures() const { return architectures_; }
 
-  // True when rope_parameters holds one set per layer type: rope_theta and rope_scaling are then kUnsupported, and
-  // whoever knows such a model reads Object("rope_parameters").
+  // True when rope_parameters holds one set per layer type: rope_theta and rope_scaling are then
+  // kUnsupported, and whoever knows such a model reads Object("rope_parameters").
   bool has_rope_per_layer_type() const { return rope_per_layer_type_; }
 
   // With the normalisations above; never null.

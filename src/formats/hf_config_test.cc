@@ -10,12 +10,17 @@
 namespace cachalot {
 namespace {
 
-HfConfig Parsed(std::string_view text) { return HfConfig::Parse(text, "config.json").value(); }
+HfConfig Parsed(std::string_view text) {
+  return HfConfig::Parse(text, "config.json").value();
+}
 
-std::string ErrorOf(std::string_view text) { return HfConfig::Parse(text, "config.json").status().ToString(); }
+std::string ErrorOf(std::string_view text) {
+  return HfConfig::Parse(text, "config.json").status().ToString();
+}
 
 TEST(HfConfig, ReadsEachType) {
-  const HfConfig config = Parsed(R"({"architectures": ["LlamaForCausalLM"], "i": 7, "big": 4096.0, "f": 1e-6, "fi": 3,
+  const HfConfig config =
+      Parsed(R"({"architectures": ["LlamaForCausalLM"], "i": 7, "big": 4096.0, "f": 1e-6, "fi": 3,
       "b": true, "s": "silu", "list": [1, 2], "one": 5, "names": ["a", "b"], "none": null, "sub": {"x": 1}})");
   EXPECT_EQ(config.architectures(), std::vector<std::string>{"LlamaForCausalLM"});
   EXPECT_EQ(*config.Int("i", 1, 7), 7);
@@ -47,7 +52,8 @@ TEST(HfConfig, ADefaultStandsForAbsentAndNullButNotForWrong) {
             "invalid_argument: config.json: f = []: must be a finite number");
   EXPECT_EQ(config.BoolOr("b", true).status().ToString(),
             "invalid_argument: config.json: b = 1: must be true or false");
-  EXPECT_EQ(config.StringOr("s", "").status().ToString(), "invalid_argument: config.json: s = 2: must be a string");
+  EXPECT_EQ(config.StringOr("s", "").status().ToString(),
+            "invalid_argument: config.json: s = 2: must be a string");
 }
 
 TEST(HfConfig, ErrorsNameFileFieldValueAndLimits) {
@@ -61,7 +67,8 @@ TEST(HfConfig, ErrorsNameFileFieldValueAndLimits) {
   EXPECT_EQ(config.Float("f", 0, 1).status().message(), "config.json: f = -2.5: must be a number in 0..1");
   EXPECT_EQ(config.Int("gone", 1, 2).status().ToString(),
             "not_found: config.json: gone is missing, it must be an integer in 1..2");
-  EXPECT_EQ(config.IntList("l", 0, 255).status().message(), "config.json: l[2] = 300: must be an integer in 0..255");
+  EXPECT_EQ(config.IntList("l", 0, 255).status().message(),
+            "config.json: l[2] = 300: must be an integer in 0..255");
   EXPECT_EQ(config.StringList("w").status().message(), "config.json: w[1] = 1: must be a string");
   EXPECT_EQ(config.Object("n").status().message(), "config.json: n = 0: must be an object");
   EXPECT_EQ((*config.Object("sub")).Float("factor").status().message(),
@@ -73,7 +80,8 @@ TEST(HfConfig, RefusesWhatIsNoConfig) {
   EXPECT_EQ(ErrorOf(R"({"architectures": "Llama"})"), "ok");  // one name counts as a list of one
   EXPECT_EQ(ErrorOf(R"({"architectures": [1]})"),
             "invalid_argument: config.json: architectures[0] = 1: must be a string");
-  EXPECT_EQ(ErrorOf(R"({"rope_scaling": 3})"), "invalid_argument: config.json: rope_scaling = 3: must be an object");
+  EXPECT_EQ(ErrorOf(R"({"rope_scaling": 3})"),
+            "invalid_argument: config.json: rope_scaling = 3: must be an object");
   EXPECT_NE(ErrorOf("{").find("corrupt: config.json: no valid JSON at byte"), std::string::npos);
   EXPECT_EQ(HfConfig::Load("/nonexistent").status().code(), StatusCode::kNotFound);
 }
@@ -113,7 +121,8 @@ TEST(HfConfig, RopePerLayerTypeIsRefusedButReadable) {
   EXPECT_EQ(config.Float("rope_theta").status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(config.FloatOr("rope_theta", 1.0).status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(config.Object("rope_scaling").status().ToString(),
-            "unsupported: config.json: rope_scaling is given per layer type in rope_parameters, which is not supported "
+            "unsupported: config.json: rope_scaling is given per layer type in rope_parameters, which is not "
+            "supported "
             "for this model");
   const HfConfig full = *(*config.Object("rope_parameters")).Object("full_attention");
   EXPECT_EQ(full.place(), "config.json: rope_parameters: full_attention");

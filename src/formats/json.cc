@@ -12,8 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-// Builds the value from the parser's events, which come without recursion; returning false stops the parser, with the
-// reason in error().
+// Builds the value from the parser's events, which come without recursion; returning false stops the parser,
+// with the reason in error().
 class JsonBuilder final : public nlohmann::json_sax<json> {
  public:
   JsonBuilder(std::string_view place, const JsonLimits& limits) : place_(place), limits_(limits) {}
@@ -43,7 +43,8 @@ class JsonBuilder final : public nlohmann::json_sax<json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const json::exception& exception) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: what": the kind is of no use to a reader.
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: what": the kind is of no use to a
+    // reader.
     std::string_view what = exception.what();
     if (const size_t end = what.find("] "); end != std::string_view::npos) what.remove_prefix(end + 2);
     return Fail(Corrupt("{}: no valid JSON at byte {}: {}", place_, position, Printable(what, 200)));

@@ -11,12 +11,15 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-Status ErrorOf(std::string_view text, JsonLimits limits = {}) { return ParseJson(text, "a.json", limits).status(); }
+Status ErrorOf(std::string_view text, JsonLimits limits = {}) {
+  return ParseJson(text, "a.json", limits).status();
+}
 
 TEST(Json, ReadsWhatTheLibraryReads) {
   for (const char* text :
-       {"null", "true", "-1", "18446744073709551615", "1.5e3", R"("ä\u00e4\n")", "[]", "{}", "[[],{},[1,[2,{}]],3]",
-        R"({"a": {"b": [1, 2, {"c": null}], "d": "e"}, "f": [false]})", "\xef\xbb\xbf{\"bom\": 1}"}) {
+       {"null", "true", "-1", "18446744073709551615", "1.5e3", R"("ä\u00e4\n")", "[]", "{}",
+        "[[],{},[1,[2,{}]],3]", R"({"a": {"b": [1, 2, {"c": null}], "d": "e"}, "f": [false]})",
+        "\xef\xbb\xbf{\"bom\": 1}"}) {
     auto value = ParseJson(text, "a.json");
     ASSERT_TRUE(value.ok()) << text << ": " << value.status().ToString();
     EXPECT_EQ(*value, nlohmann::json::parse(text)) << text;
@@ -49,8 +52,9 @@ TEST(Json, BoundsSizeAndNumberOfValues) {
 }
 
 TEST(Json, NamesThePlaceOfWhatIsWrong) {
-  for (const char* text : {"", "{", "[1,]", "{\"a\" 1}", "nul", "NaN", "[Infinity]", "1e999", "\"\\x\"", "\"open",
-                           "[1] 2", "\"\x80\"", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\\ud800\"", "\"\n\"", "{1: 2}"}) {
+  for (const char* text :
+       {"", "{", "[1,]", "{\"a\" 1}", "nul", "NaN", "[Infinity]", "1e999", "\"\\x\"", "\"open", "[1] 2",
+        "\"\x80\"", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\\ud800\"", "\"\n\"", "{1: 2}"}) {
     const Status status = ErrorOf(text);
     EXPECT_EQ(status.code(), StatusCode::kCorrupt) << text;
     EXPECT_THAT(status.message(), StartsWith("a.json: no valid JSON at byte ")) << text;

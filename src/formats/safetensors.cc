@@ -17,9 +17,9 @@ constexpr int64_t kMaxHeaderBytes = 100 << 20;  // the format's own limit
 constexpr int64_t kMaxShards = 4096;
 constexpr JsonLimits kHeaderLimits = {.max_depth = 8, .max_bytes = kMaxHeaderBytes, .unique_keys = true};
 
-constexpr DType kDTypes[] = {DType::kF64,     DType::kF32,     DType::kF16, DType::kBF16, DType::kFP8E4M3,
-                             DType::kFP8E5M2, DType::kI8,      DType::kU8,  DType::kI16,  DType::kI32,
-                             DType::kI64,     DType::kBool};
+constexpr DType kDTypes[] = {DType::kF64,     DType::kF32,     DType::kF16, DType::kBF16,
+                             DType::kFP8E4M3, DType::kFP8E5M2, DType::kI8,  DType::kU8,
+                             DType::kI16,     DType::kI32,     DType::kI64, DType::kBool};
 
 Result<DType> ParseSafetensorsDType(const std::string& name) {
   std::string known;
@@ -60,13 +60,13 @@ Status ParseTensor(const json& entry, SafetensorsTensor* tensor) {
   const auto offsets = entry.find("data_offsets");
   int64_t begin = 0;
   int64_t end = 0;
-  if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 || !ToOffset((*offsets)[0], &begin) ||
-      !ToOffset((*offsets)[1], &end) || begin > end) {
+  if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
+      !ToOffset((*offsets)[0], &begin) || !ToOffset((*offsets)[1], &end) || begin > end) {
     return Corrupt("data_offsets must be [begin, end]");
   }
   if (end - begin != bytes) {
-    return Corrupt("data_offsets = [{}, {}] are {} bytes, but shape {} of {} takes {}", begin, end, end - begin,
-                   JsonPreview(*shape), DTypeName(tensor->dtype), bytes);
+    return Corrupt("data_offsets = [{}, {}] are {} bytes, but shape {} of {} takes {}", begin, end,
+                   end - begin, JsonPreview(*shape), DTypeName(tensor->dtype), bytes);
   }
   tensor->offset = begin;
   tensor->bytes = bytes;
@@ -79,8 +79,8 @@ Result<std::vector<SafetensorsTensor>> ParseHeader(ByteReader reader, const std:
   const auto header_bytes = reader.Read<uint64_t>();
   if (!reader.ok()) return reader.status().WithContext(place + ": header length");
   if (header_bytes > static_cast<uint64_t>(std::min(kMaxHeaderBytes, reader.remaining()))) {
-    return Corrupt("{}: header length = {}, must be at most {} and the {} bytes that follow", place, header_bytes,
-                   kMaxHeaderBytes, reader.remaining());
+    return Corrupt("{}: header length = {}, must be at most {} and the {} bytes that follow", place,
+                   header_bytes, kMaxHeaderBytes, reader.remaining());
   }
   std::string text(header_bytes, '\0');
   reader.ReadBytes(std::as_writable_bytes(std::span(text)));
@@ -99,27 +99,31 @@ Result<std::vector<SafetensorsTensor>> ParseHeader(ByteReader reader, const std:
     tensors.push_back(std::move(tensor));
   }
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
-    return a.offset != b.offset ? a.offset < b.offset : a.bytes < b.bytes;  // the empty ones before their neighbour
+    return a.offset != b.offset ? a.offset < b.offset
+                                : a.bytes < b.bytes;  // the empty ones before their neighbour
   });
 
-  // The format wants the data covered from the first byte to the last, without holes: this finds overlaps too.
+  // The format wants the data covered from the first byte to the last, without holes: this finds overlaps
+  // too.
   const int64_t data_start = 8 + static_cast<int64_t>(header_bytes);
   int64_t expected = 0;
   for (auto& tensor : tensors) {
     if (tensor.offset != expected) {
-      return Corrupt("{}: tensor '{}': data_offsets begin at {}, {} the tensor before, which ends at {}", place,
-                     Printable(tensor.name), tensor.offset, tensor.offset < expected ? "inside" : "after a hole behind",
-                     expected);
+      return Corrupt("{}: tensor '{}': data_offsets begin at {}, {} the tensor before, which ends at {}",
+                     place, Printable(tensor.name), tensor.offset,
+                     tensor.offset < expected ? "inside" : "after a hole behind", expected);
     }
     expected += tensor.bytes;  // at most INT64_MAX: this is the tensor's own end
     if (expected > file_bytes - data_start) {
-      return Corrupt("{}: tensor '{}': data_offsets end at {}, but the file has {} bytes of data (cut short?)", place,
-                     Printable(tensor.name), expected, file_bytes - data_start);
+      return Corrupt(
+          "{}: tensor '{}': data_offsets end at {}, but the file has {} bytes of data (cut short?)", place,
+          Printable(tensor.name), expected, file_bytes - data_start);
     }
     tensor.offset += data_start;
   }
   if (expected != file_bytes - data_start) {
-    return Corrupt("{}: {} bytes of data, but the tensors cover {}", place, file_bytes - data_start, expected);
+    return Corrupt("{}: {} bytes of data, but the tensors cover {}", place, file_bytes - data_start,
+                   expected);
   }
   return tensors;
 }
@@ -166,7 +170,8 @@ Result<std::shared_ptr<const SafetensorsFolder>> SafetensorsFolder::Open(const s
   return std::shared_ptr<const SafetensorsFolder>(std::move(folder));
 }
 
-// The index decides which tensor comes from which shard; a tensor that it does not list is not part of the model.
+// The index decides which tensor comes from which shard; a tensor that it does not list is not part of the
+// model.
 Status SafetensorsFolder::OpenShards(const std::string& folder, const std::string& index_path) {
   ASSIGN_OR_RETURN(const json index, ParseJsonFile(index_path, kHeaderLimits));
   const auto weight_map = index.find("weight_map");
@@ -176,8 +181,8 @@ Status SafetensorsFolder::OpenShards(const std::string& folder, const std::strin
   std::map<std::string, std::unordered_map<std::string_view, bool>> shards;  // name → its tensors, found yet?
   for (const auto& [tensor, shard] : weight_map->items()) {
     if (!shard.is_string() || !IsShardName(shard.get_ref<const std::string&>())) {
-      return Corrupt("{}: weight_map: '{}' = {}: must be the name of a .safetensors file beside the index", index_path,
-                     Printable(tensor), JsonPreview(shard));
+      return Corrupt("{}: weight_map: '{}' = {}: must be the name of a .safetensors file beside the index",
+                     index_path, Printable(tensor), JsonPreview(shard));
     }
     shards[shard.get<std::string>()].emplace(tensor, false);
     if (static_cast<int64_t>(shards.size()) > kMaxShards) {
@@ -197,7 +202,8 @@ Status SafetensorsFolder::OpenShards(const std::string& folder, const std::strin
     }
     for (const auto& [name, found] : wanted) {
       if (!found) {
-        return Corrupt("{}: tensor '{}', which {} places here, is missing", path, Printable(name), index_path);
+        return Corrupt("{}: tensor '{}', which {} places here, is missing", path, Printable(name),
+                       index_path);
       }
     }
     total_bytes_ += file->size();

@@ -1,7 +1,8 @@
 // SafetensorsFolder: the tensor directory of a Hugging Face folder (model.safetensors, or the shards that
 // model.safetensors.index.json lists) or of one .safetensors file.
-// Invariant: of an opened folder each tensor's shape, type and bytes fit each other, lie inside their file and overlap no
-// other tensor; names are unique. Tensor data is never touched here, and may start at any byte: it need not be aligned.
+// Invariant: of an opened folder each tensor's shape, type and bytes fit each other, lie inside their file
+// and overlap no other tensor; names are unique. Tensor data is never touched here, and may start at any
+// byte: it need not be aligned.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What SafetensorsFolder reads, that every kind of malformation is refused with a message that names file and tensor, and
-// round trips through SafetensorsWriter. Malformed files are built byte by byte.
+// What SafetensorsFolder reads, that every kind of malformation is refused with a message that names file and
+// tensor, and round trips through SafetensorsWriter. Malformed files are built byte by byte.
 #include "formats/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -40,8 +40,8 @@ TEST(Safetensors, ReadsEveryTypeInTheOrderOfTheData) {
                                                {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I8", 1},  {"U8", 1},
                                                {"I16", 2},     {"I32", 4},     {"I64", 8}, {"BOOL", 1}};
   for (const auto& [name, bytes] : types) {
-    header += fmt::format(R"(, "t.{}": {{"dtype": "{}", "shape": [3, 5], "data_offsets": [{}, {}]}})", name, name,
-                          offset, offset + 15 * bytes);
+    header += fmt::format(R"(, "t.{}": {{"dtype": "{}", "shape": [3, 5], "data_offsets": [{}, {}]}})", name,
+                          name, offset, offset + 15 * bytes);
     offset += 15 * bytes;
   }
   header += "}   ";
@@ -68,21 +68,26 @@ TEST(Safetensors, ReadsScalarsAndEmptyTensors) {
   EXPECT_EQ(ErrorOf("{}", 0), "ok");
   auto parsed = ParseRaw(Raw(R"({"b": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]},
       "a": {"dtype": "F32", "shape": [7, 0], "data_offsets": [4, 4]},
-      "c": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})", 8));
+      "c": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})",
+                             8));
   ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
   EXPECT_TRUE((*parsed)->Find("b")->dims.empty());
   EXPECT_EQ((*parsed)->Find("a")->bytes, 0);
 }
 
 TEST(Safetensors, RefusesABadHeaderLength) {
-  EXPECT_EQ(ParseRaw("abc").status().ToString(),
-            "corrupt: m.safetensors: header length: the file ends at byte 3, inside a field of 8 bytes at byte 0");
+  EXPECT_EQ(
+      ParseRaw("abc").status().ToString(),
+      "corrupt: m.safetensors: header length: the file ends at byte 3, inside a field of 8 bytes at byte 0");
   for (const uint64_t length : {uint64_t{3}, uint64_t{100'000'000'000}, UINT64_MAX}) {
     std::string bytes(reinterpret_cast<const char*>(&length), 8);
     bytes += "{}";
-    EXPECT_EQ(ParseRaw(bytes).status().ToString(),
-              fmt::format("corrupt: m.safetensors: header length = {}, must be at most 104857600 and the 2 bytes that "
-                          "follow", length));
+    EXPECT_EQ(
+        ParseRaw(bytes).status().ToString(),
+        fmt::format(
+            "corrupt: m.safetensors: header length = {}, must be at most 104857600 and the 2 bytes that "
+            "follow",
+            length));
   }
   EXPECT_THAT(ErrorOf(""), HasSubstr("m.safetensors: header: no valid JSON at byte"));
   EXPECT_THAT(ErrorOf("{\"a\": "), HasSubstr("m.safetensors: header: no valid JSON at byte"));
@@ -95,15 +100,17 @@ TEST(Safetensors, RefusesABadHeaderLength) {
 
 TEST(Safetensors, RefusesBadTensors) {
   const auto one = [](std::string_view dtype, std::string_view shape, std::string_view offsets) {
-    return ErrorOf(fmt::format(R"({{"t": {{"dtype": {}, "shape": {}, "data_offsets": {}}}}})", dtype, shape, offsets));
+    return ErrorOf(
+        fmt::format(R"({{"t": {{"dtype": {}, "shape": {}, "data_offsets": {}}}}})", dtype, shape, offsets));
   };
   EXPECT_EQ(one("\"F32\"", "[2]", "[0, 8]"), "ok");
   EXPECT_EQ(ErrorOf(R"({"t": 3})"), "corrupt: m.safetensors: tensor 't': must be an object");
   EXPECT_EQ(ErrorOf(R"({"t": {}})"), "corrupt: m.safetensors: tensor 't': dtype must be a string");
   EXPECT_EQ(one("3", "[2]", "[0, 8]"), "corrupt: m.safetensors: tensor 't': dtype must be a string");
-  EXPECT_EQ(one("\"F4\"", "[2]", "[0, 8]"),
-            "unsupported: m.safetensors: tensor 't': dtype = \"F4\": must be one of F64, F32, F16, BF16, F8_E4M3, "
-            "F8_E5M2, I8, U8, I16, I32, I64, BOOL");
+  EXPECT_EQ(
+      one("\"F4\"", "[2]", "[0, 8]"),
+      "unsupported: m.safetensors: tensor 't': dtype = \"F4\": must be one of F64, F32, F16, BF16, F8_E4M3, "
+      "F8_E5M2, I8, U8, I16, I32, I64, BOOL");
   for (const char* shape : {"3", "\"a\"", "null", "[1, 1, 1, 1, 1, 1, 1, 1, 1]"}) {
     EXPECT_EQ(one("\"F32\"", shape, "[0, 8]"),
               "corrupt: m.safetensors: tensor 't': shape must be a list of at most 8 dimensions");
@@ -111,24 +118,33 @@ TEST(Safetensors, RefusesBadTensors) {
   for (const char* shape : {"[-1]", "[1.5]", "[\"2\"]", "[[2]]", "[18446744073709551615]"}) {
     EXPECT_THAT(one("\"F32\"", shape, "[0, 8]"), HasSubstr("must be sizes")) << shape;
   }
-  EXPECT_EQ(one("\"F32\"", "[4294967296, 4294967296]", "[0, 8]"),
-            "corrupt: m.safetensors: tensor 't': shape = [4294967296, 4294967296]: the number of bytes overflows");
-  for (const char* offsets : {"3", "[0]", "[0, 8, 9]", "[8, 0]", "[-8, 0]", "[0.0, 8.0]", "[0, \"8\"]", "null"}) {
+  EXPECT_EQ(
+      one("\"F32\"", "[4294967296, 4294967296]", "[0, 8]"),
+      "corrupt: m.safetensors: tensor 't': shape = [4294967296, 4294967296]: the number of bytes overflows");
+  for (const char* offsets :
+       {"3", "[0]", "[0, 8, 9]", "[8, 0]", "[-8, 0]", "[0.0, 8.0]", "[0, \"8\"]", "null"}) {
     EXPECT_EQ(one("\"F32\"", "[2]", offsets),
-              "corrupt: m.safetensors: tensor 't': data_offsets must be [begin, end]") << offsets;
+              "corrupt: m.safetensors: tensor 't': data_offsets must be [begin, end]")
+        << offsets;
   }
-  EXPECT_EQ(one("\"F32\"", "[3]", "[0, 8]"),
-            "corrupt: m.safetensors: tensor 't': data_offsets = [0, 8] are 8 bytes, but shape [3] of F32 takes 12");
+  EXPECT_EQ(
+      one("\"F32\"", "[3]", "[0, 8]"),
+      "corrupt: m.safetensors: tensor 't': data_offsets = [0, 8] are 8 bytes, but shape [3] of F32 takes 12");
   EXPECT_EQ(one("\"F32\"", "[1]", "[4, 8]"),
-            "corrupt: m.safetensors: tensor 't': data_offsets begin at 4, after a hole behind the tensor before, which "
+            "corrupt: m.safetensors: tensor 't': data_offsets begin at 4, after a hole behind the tensor "
+            "before, which "
             "ends at 0");
   EXPECT_EQ(one("\"F32\"", "[4]", "[0, 16]"),
-            "corrupt: m.safetensors: tensor 't': data_offsets end at 16, but the file has 8 bytes of data (cut short?)");
-  EXPECT_EQ(one("\"F32\"", "[1]", "[0, 4]"), "corrupt: m.safetensors: 8 bytes of data, but the tensors cover 4");
+            "corrupt: m.safetensors: tensor 't': data_offsets end at 16, but the file has 8 bytes of data "
+            "(cut short?)");
+  EXPECT_EQ(one("\"F32\"", "[1]", "[0, 4]"),
+            "corrupt: m.safetensors: 8 bytes of data, but the tensors cover 4");
   EXPECT_EQ(ErrorOf(R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
                         "b": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}})"),
-            "corrupt: m.safetensors: tensor 'b': data_offsets begin at 4, inside the tensor before, which ends at 8");
-  EXPECT_EQ(ErrorOf(R"({"t\n\u0000": 3})"), "corrupt: m.safetensors: tensor 't\\x0a\\x00': must be an object");
+            "corrupt: m.safetensors: tensor 'b': data_offsets begin at 4, inside the tensor before, which "
+            "ends at 8");
+  EXPECT_EQ(ErrorOf(R"({"t\n\u0000": 3})"),
+            "corrupt: m.safetensors: tensor 't\\x0a\\x00': must be an object");
 }
 
 TEST(Safetensors, RefusesEveryTruncation) {
@@ -148,8 +164,9 @@ class SafetensorsFileTest : public ::testing::Test {
     std::filesystem::remove_all(dir_);
     std::filesystem::create_directories(dir_);
     const std::vector<std::pair<DType, std::vector<int64_t>>> tensors = {
-        {DType::kBool, {3}},         {DType::kF32, {10, 20}}, {DType::kFP8E4M3, {7, 3}}, {DType::kBF16, {5, 5}},
-        {DType::kF32, {400, 1000}},  {DType::kI64, {}},       {DType::kF16, {0, 4}},
+        {DType::kBool, {3}},    {DType::kF32, {10, 20}},    {DType::kFP8E4M3, {7, 3}},
+        {DType::kBF16, {5, 5}}, {DType::kF32, {400, 1000}}, {DType::kI64, {}},
+        {DType::kF16, {0, 4}},
     };
     for (const auto& [dtype, dims] : tensors) {
       const Status status = writer_.AddTensor(fmt::format("t{}", writer_.tensors().size()), dtype, dims);
@@ -159,7 +176,9 @@ class SafetensorsFileTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(dir_); }
   std::string Path(const std::string& name) const { return (dir_ / name).string(); }
 
-  static std::byte PatternAt(const std::string& name, size_t i) { return static_cast<std::byte>(i * 7 + name.back()); }
+  static std::byte PatternAt(const std::string& name, size_t i) {
+    return static_cast<std::byte>(i * 7 + name.back());
+  }
   static Status Fill(const SafetensorsTensor& tensor, ByteSink& sink) {
     std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes));
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = PatternAt(tensor.name, i);
@@ -177,7 +196,8 @@ class SafetensorsFileTest : public ::testing::Test {
       EXPECT_EQ(tensor->offset % GetDTypeInfo(tensor->dtype).block_bytes, 0) << tensor->name;
       std::vector<std::byte> bytes(static_cast<size_t>(tensor->bytes));
       ASSERT_TRUE(folder.files()[static_cast<size_t>(tensor->file_idx)]->ReadAt(tensor->offset, bytes).ok());
-      for (size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], PatternAt(tensor->name, i)) << tensor->name;
+      for (size_t i = 0; i < bytes.size(); ++i)
+        ASSERT_EQ(bytes[i], PatternAt(tensor->name, i)) << tensor->name;
     }
   }
   std::string OpenError() const { return SafetensorsFolder::Open(dir_.string()).status().ToString(); }
@@ -221,10 +241,12 @@ TEST_F(SafetensorsFileTest, WriterRefusesWhatAReaderWould) {
   };
   EXPECT_EQ(error("t0", DType::kF32, {1}), "invalid_argument: tensor 't0': added twice");
   for (const char* name : {"", "__metadata__", "\xff"}) {
-    EXPECT_THAT(error(name, DType::kF32, {1}), HasSubstr("a name must be UTF-8, not empty and not __metadata__"));
+    EXPECT_THAT(error(name, DType::kF32, {1}),
+                HasSubstr("a name must be UTF-8, not empty and not __metadata__"));
   }
   EXPECT_EQ(error("q", DType::kQ4_0, {32}), "invalid_argument: tensor 'q': safetensors has no type Q4_0");
-  EXPECT_EQ(error("q", DType::kF32, {-1}), "invalid_argument: tensor 'q': dimension -1 is negative or too large");
+  EXPECT_EQ(error("q", DType::kF32, {-1}),
+            "invalid_argument: tensor 'q': dimension -1 is negative or too large");
   EXPECT_THAT(error("q", DType::kF32, {int64_t{1} << 40, int64_t{1} << 40}), HasSubstr("too large"));
   EXPECT_EQ(error("q", DType::kF32, std::vector<int64_t>(9, 1)),
             "invalid_argument: tensor 'q': 9 dimensions, the limit is 8");
@@ -255,15 +277,17 @@ TEST_F(SafetensorsFileTest, RefusesABrokenFolder) {
   for (const char* shard : {"../x.safetensors", "/etc/passwd", "a/b.safetensors", "..", "", "x.bin",
                             "x\\\\y.safetensors", "x\\u0000.safetensors"}) {
     EXPECT_THAT(with_index(fmt::format(R"({{"weight_map": {{"t": "{}"}}}})", shard)),
-                HasSubstr("must be the name of a .safetensors file beside the index")) << shard;
+                HasSubstr("must be the name of a .safetensors file beside the index"))
+        << shard;
   }
   EXPECT_THAT(with_index(R"({"weight_map": {"t": 3}})"), HasSubstr("weight_map: 't' = 3: must be the name"));
   EXPECT_EQ(with_index(R"({"weight_map": {"t": "gone.safetensors"}})"),
             "not_found: " + Path("gone.safetensors") + ": no such file");
 
   ASSERT_TRUE(writer_.WriteFile(Path("a.safetensors"), Fill).ok());
-  EXPECT_EQ(with_index(R"({"weight_map": {"t1": "a.safetensors", "no": "a.safetensors"}})"),
-            "corrupt: " + Path("a.safetensors") + ": tensor 'no', which " + index + " places here, is missing");
+  EXPECT_EQ(
+      with_index(R"({"weight_map": {"t1": "a.safetensors", "no": "a.safetensors"}})"),
+      "corrupt: " + Path("a.safetensors") + ": tensor 'no', which " + index + " places here, is missing");
   EXPECT_EQ(with_index(R"({"weight_map": {"t1": "a.safetensors"}})"), "ok");
   EXPECT_EQ((*SafetensorsFolder::Open(dir_.string()))->tensors().size(), 1u);  // the index decides
 }

@@ -76,7 +76,8 @@ Status SafetensorsWriter::WriteFile(const std::string& path, const Fill& fill) c
   return WriteShard(path, Pointers(tensors_), fill);
 }
 
-Status SafetensorsWriter::WriteFolder(const std::string& folder, int64_t max_shard_bytes, const Fill& fill) const {
+Status SafetensorsWriter::WriteFolder(const std::string& folder, int64_t max_shard_bytes,
+                                      const Fill& fill) const {
   std::vector<TensorPtrs> shards(1);
   int64_t total_bytes = 0;
   int64_t shard_bytes = 0;
@@ -92,7 +93,8 @@ Status SafetensorsWriter::WriteFolder(const std::string& folder, int64_t max_sha
   const std::string single = folder + "/model.safetensors";
   const std::string index = folder + "/model.safetensors.index.json";
   const std::string& other = shards.size() == 1 ? index : single;
-  if (FileExists(other)) return InvalidArgument("{}: is in the way of the model to be written: remove it first", other);
+  if (FileExists(other))
+    return InvalidArgument("{}: is in the way of the model to be written: remove it first", other);
   if (shards.size() == 1) return WriteFile(single, fill);
 
   json weight_map;

@@ -7,7 +7,8 @@
 namespace cachalot {
 namespace {
 
-// Bytes of the UTF-8 character at the start of `text`; 0 when there is no valid one (overlong, surrogate, cut off).
+// Bytes of the UTF-8 character at the start of `text`; 0 when there is no valid one (overlong, surrogate, cut
+// off).
 size_t Utf8Length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(0);
@@ -30,7 +31,8 @@ std::string Printable(std::string_view bytes, size_t max_chars) {
     if (out.size() >= max_chars) return out + "…";
     const auto lead = static_cast<unsigned char>(bytes[0]);
     size_t length = Utf8Length(bytes);
-    const bool control = lead < 0x20 || lead == 0x7f || (lead == 0xc2 && length == 2 && (bytes[1] & 0xe0) == 0x80);
+    const bool control =
+        lead < 0x20 || lead == 0x7f || (lead == 0xc2 && length == 2 && (bytes[1] & 0xe0) == 0x80);
     if (length == 0 || control) {
       length = 1;
       out += fmt::format("\\x{:02x}", lead);
