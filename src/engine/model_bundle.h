@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/layers/mla.h"
 #include "model/model_spec.h"
 #include "runtime/executor.h"
 
@@ -35,6 +36,7 @@ struct ModelOptions {
   bool mlock = false;
   bool deterministic = false;
   bool load_mtp = false;
+  MlaForm mla_form = MlaForm::kByCost;
 };
 
 // The exact plan of memory, made before any weight is read.
@@ -64,8 +66,12 @@ struct ModelBundle {
   ModelSpec spec;
   MemoryPlan memory;
   GenerationDefaults generation;
-  std::unique_ptr<Tokenizer> tokenizer;       // null when the model has none
+  std::unique_ptr<Tokenizer> tokenizer;       // null when the model has none, or one that we cannot run:
+  Status tokenizer_error;                     // then this says why
   std::unique_ptr<ChatTemplate> chat_template;  // null when there is no tokenizer; ChatML when the model has none
+  Status template_error;                      // not ok: the model's own template was refused, chat_template is null
+  bool has_own_template = false;              // false: chat_template is ChatML by default
+  std::unique_ptr<TensorSource> source;       // outlives the runtime where weights are read in place
   std::unique_ptr<Runtime> runtime;           // a StepExecutor; null after PlanModel
 };
 

@@ -98,7 +98,8 @@ Result<PackedMatrix> WeightReader::Matrix(std::span<const RowsOf> parts, int64_t
     n += part.rows;
   }
   const PackOptions& options = options_;
-  owned_bytes_ += PackedBytes(dtype, n, k, options);
+  if (options.borrow && options.isa == Isa::kRef && pieces.size() == 1) borrowed_bytes_ += DTypeBytes(dtype, n * k);
+  else owned_bytes_ += PackedBytes(dtype, n, k, options);
   if (mode_ == Mode::kPlan) {
     PackedMatrix planned;
     planned.dtype = dtype;

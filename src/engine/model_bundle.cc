@@ -1,0 +1,228 @@
+#include "engine/model_bundle.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "formats/gguf.h"
+#include "formats/hf_config.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+#include "model/arch/architecture.h"
+#include "runtime/runtime.h"
+#include "tokenizer/chat/chat_template.h"
+#include "tokenizer/tokenizer.h"
+#include "weights/dummy/dummy_source.h"
+#include "weights/dummy/dummy_vocab.h"
+#include "weights/file_source.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int32_t kDefaultContext = 4096;
+constexpr int32_t kMaxSeqs = 1 << 16;
+constexpr int32_t kMaxStepTokens = 1 << 20;
+
+// What a path turned out to be.
+struct OpenedFiles {
+  SourceNaming naming = SourceNaming::kHuggingFace;
+  std::shared_ptr<const GgufFile> gguf;
+};
+
+// Weights quantised by other tools come with a quantization_config; we read DeepSeek's FP8 with 128x128 blocks.
+Status CheckQuantization(const HfConfig& config) {
+  if (!config.Has("quantization_config")) return Status::Ok();
+  ASSIGN_OR_RETURN(const HfConfig quantization, config.Object("quantization_config"));
+  ASSIGN_OR_RETURN(const std::string method, quantization.StringOr("quant_method", ""));
+  if (method != "fp8") return Unsupported("{}: quant_method '{}': only fp8 is known", quantization.place(), method);
+  ASSIGN_OR_RETURN(const auto block, quantization.IntList("weight_block_size", 1, 1 << 20));
+  if (block != std::vector<int64_t>{kFp8BlockSize, kFp8BlockSize}) {
+    return Unsupported("{}: weight_block_size must be [128, 128]", quantization.place());
+  }
+  return Status::Ok();
+}
+
+Status ReadGenerationDefaults(const HfConfig& config, GenerationDefaults* defaults) {
+  ASSIGN_OR_RETURN(const bool do_sample, config.BoolOr("do_sample", config.Has("temperature")));
+  if (do_sample) {
+    ASSIGN_OR_RETURN(const double temperature, config.FloatOr("temperature", -1.0, -1.0, 100.0));
+    ASSIGN_OR_RETURN(const int64_t top_k, config.IntOr("top_k", -1, -1, INT32_MAX));
+    ASSIGN_OR_RETURN(const double top_p, config.FloatOr("top_p", -1.0, -1.0, 1.0));
+    ASSIGN_OR_RETURN(const double min_p, config.FloatOr("min_p", -1.0, -1.0, 1.0));
+    defaults->temperature = static_cast<float>(temperature);
+    defaults->top_k = static_cast<int32_t>(top_k);
+    defaults->top_p = static_cast<float>(top_p);
+    defaults->min_p = static_cast<float>(min_p);
+  }
+  ASSIGN_OR_RETURN(const double repetition, config.FloatOr("repetition_penalty", -1.0, -1.0, 100.0));
+  defaults->repetition_penalty = static_cast<float>(repetition);
+  return Status::Ok();
+}
+
+Status ReadGenerationDefaults(const GgufFile& file, GenerationDefaults* defaults) {
+  ASSIGN_OR_RETURN(const double temperature, file.FloatOr("general.sampling.temp", -1.0, -1.0, 100.0));
+  ASSIGN_OR_RETURN(const int64_t top_k, file.IntOr("general.sampling.top_k", -1, -1, INT32_MAX));
+  ASSIGN_OR_RETURN(const double top_p, file.FloatOr("general.sampling.top_p", -1.0, -1.0, 1.0));
+  ASSIGN_OR_RETURN(const double min_p, file.FloatOr("general.sampling.min_p", -1.0, -1.0, 1.0));
+  ASSIGN_OR_RETURN(const double repetition, file.FloatOr("general.sampling.penalty_repeat", -1.0, -1.0, 100.0));
+  *defaults = {static_cast<float>(temperature), static_cast<int32_t>(top_k), static_cast<float>(top_p),
+               static_cast<float>(min_p), static_cast<float>(repetition)};
+  return Status::Ok();
+}
+
+void SetTokenizer(Result<std::unique_ptr<Tokenizer>> tokenizer, ModelBundle* bundle) {
+  if (!tokenizer.ok()) {
+    bundle->tokenizer_error = tokenizer.status();
+    return;
+  }
+  bundle->tokenizer = std::move(tokenizer).value();
+  const std::string& own = bundle->tokenizer->chat_template();
+  bundle->has_own_template = !own.empty();
+  auto parsed = ChatTemplate::Parse(own.empty() ? ChatMlTemplate() : std::string_view(own), bundle->tokenizer->bos_text(),
+                                    bundle->tokenizer->eos_text());
+  if (parsed.ok()) bundle->chat_template = std::move(parsed).value();
+  else bundle->template_error = parsed.status();
+}
+
+Result<OpenedFiles> OpenFolder(const ModelOptions& options, ModelBundle* bundle) {
+  ASSIGN_OR_RETURN(const HfConfig config, HfConfig::Load(options.path));
+  ASSIGN_OR_RETURN(bundle->spec, SpecFromHf(config));
+  RETURN_IF_ERROR(CheckQuantization(config));
+  ASSIGN_OR_RETURN(auto folder, SafetensorsFolder::Open(options.path));
+  ASSIGN_OR_RETURN(bundle->source, MakeSafetensorsSource(std::move(folder), {.use_mmap = options.use_mmap}));
+  if (FileExists(options.path + "/tokenizer.json")) {
+    SetTokenizer(Tokenizer::FromFolder(options.path), bundle);
+  } else {
+    bundle->tokenizer_error = NotFound("{}: there is no tokenizer.json", options.path);
+  }
+  const std::string generation = options.path + "/generation_config.json";
+  if (FileExists(generation)) {
+    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(generation, 1 << 20));
+    ASSIGN_OR_RETURN(const HfConfig parsed, HfConfig::Parse(text, generation));
+    RETURN_IF_ERROR(ReadGenerationDefaults(parsed, &bundle->generation));
+  }
+  return OpenedFiles{.naming = SourceNaming::kHuggingFace, .gguf = nullptr};
+}
+
+Result<OpenedFiles> OpenGguf(const ModelOptions& options, ModelBundle* bundle) {
+  OpenedFiles opened{.naming = SourceNaming::kGguf, .gguf = nullptr};
+  ASSIGN_OR_RETURN(opened.gguf, GgufFile::Open(options.path));
+  ASSIGN_OR_RETURN(bundle->spec, SpecFromGguf(*opened.gguf));
+  ASSIGN_OR_RETURN(bundle->source, MakeGgufSource(opened.gguf, {.use_mmap = options.use_mmap}));
+  if (opened.gguf->Has("tokenizer.ggml.model")) {
+    SetTokenizer(Tokenizer::FromGguf(*opened.gguf), bundle);
+  } else {
+    bundle->tokenizer_error = NotFound("{}: there is no tokenizer.ggml.model", options.path);
+  }
+  RETURN_IF_ERROR(ReadGenerationDefaults(*opened.gguf, &bundle->generation));
+  return opened;
+}
+
+Result<OpenedFiles> OpenDummy(const ModelOptions& options, ModelBundle* bundle) {
+  ASSIGN_OR_RETURN(const DummyModel model, ResolveDummy(options.dummy, options.dummy_layers, options.dummy_type));
+  ASSIGN_OR_RETURN(DummyWeights weights, MakeDummySource(options.dummy, options.dummy_layers, options.dummy_type));
+  ASSIGN_OR_RETURN(const HfConfig config, HfConfig::Parse(weights.config_json, "dummy " + options.dummy));
+  ASSIGN_OR_RETURN(bundle->spec, SpecFromHf(config));
+  bundle->source = std::move(weights.source);
+  ASSIGN_OR_RETURN(const auto vocabulary, MakeDummyVocabFile(model.spec));
+  SetTokenizer(Tokenizer::FromGguf(*vocabulary), bundle);
+  return OpenedFiles{.naming = SourceNaming::kHuggingFace, .gguf = nullptr};
+}
+
+Result<OpenedFiles> OpenSource(const ModelOptions& options, ModelBundle* bundle) {
+  if (!options.dummy.empty()) return OpenDummy(options, bundle);
+  if (options.path.empty()) return InvalidArgument("no model: give a GGUF file or a folder");
+  if (!FileExists(options.path)) return NotFound("{}: no such file or folder", options.path);
+  return IsDirectory(options.path) ? OpenFolder(options, bundle) : OpenGguf(options, bundle);
+}
+
+Status CheckRange(const char* name, int64_t value, int64_t min, int64_t max) {
+  if (value >= min && value <= max) return Status::Ok();
+  return InvalidArgument("{} {}: must be between {} and {}", name, value, min, max);
+}
+
+Result<RuntimeOptions> ResolveRuntime(const ModelOptions& options, const ModelSpec& spec) {
+  RuntimeOptions runtime;
+  ASSIGN_OR_RETURN(runtime.isa, ParseIsa(options.isa));
+  RETURN_IF_ERROR(CheckRange("threads", options.num_threads, 0, 1024));
+  runtime.num_threads = options.num_threads > 0 ? options.num_threads : NumPhysicalCores();
+  runtime.deterministic = options.deterministic;
+  RETURN_IF_ERROR(CheckRange("parallel sequences", options.max_seqs, 1, kMaxSeqs));
+  runtime.max_seqs = options.max_seqs;
+  RETURN_IF_ERROR(CheckRange("batch size", options.max_step_tokens, 1, kMaxStepTokens));
+  runtime.max_step_tokens = std::max(options.max_step_tokens, options.max_seqs);
+  if (options.context > spec.max_context) {
+    return InvalidArgument("context {}: the model was made for at most {} tokens", options.context, spec.max_context);
+  }
+  RETURN_IF_ERROR(CheckRange("context", options.context, 0, spec.max_context));
+  runtime.max_context = options.context > 0 ? options.context : std::min(spec.max_context, kDefaultContext);
+  RETURN_IF_ERROR(CheckRange("logit rows", options.max_logit_rows, 1, kMaxStepTokens));
+  runtime.max_logit_rows = std::min(options.max_logit_rows, runtime.max_step_tokens);
+  RETURN_IF_ERROR(CheckRange("KV block tokens", options.block_tokens, 1, 4096));
+  runtime.block_tokens = options.block_tokens;
+  ASSIGN_OR_RETURN(runtime.kv_dtype, ParseDType(options.kv_type == "auto" ? "f16" : options.kv_type));
+  if (runtime.kv_dtype != DType::kF32 && runtime.kv_dtype != DType::kF16 && runtime.kv_dtype != DType::kBF16) {
+    return Unsupported("KV type '{}' is none of auto, f32, f16, bf16", options.kv_type);
+  }
+  RETURN_IF_ERROR(CheckRange("KV tokens", options.kv_tokens, 0, int64_t{1} << 40));
+  runtime.kv_tokens = options.kv_tokens > 0 ? options.kv_tokens : int64_t{runtime.max_seqs} * runtime.max_context;
+  runtime.mla_form = options.mla_form;
+  return runtime;
+}
+
+struct Prepared {
+  ModelBundle bundle;
+  RuntimeOptions runtime;
+  ModelBuildOptions build;
+};
+
+// Everything before the weights.
+Result<Prepared> Prepare(const ModelOptions& options) {
+  Prepared prepared;
+  ModelBundle& bundle = prepared.bundle;
+  ASSIGN_OR_RETURN(const OpenedFiles opened, OpenSource(options, &bundle));
+  if (options.load_mtp && bundle.spec.num_mtp_layers == 0) {
+    return InvalidArgument("{}: the model has no MTP layer", bundle.source->place());
+  }
+  ASSIGN_OR_RETURN(prepared.runtime, ResolveRuntime(options, bundle.spec));
+  prepared.build = {.naming = opened.naming,
+                    .pack = {.isa = prepared.runtime.isa, .borrow = options.dummy.empty() && options.use_mmap && !options.mlock},
+                    .load_mtp = options.load_mtp};
+  ASSIGN_OR_RETURN(const WeightBytes weights, Model::Plan(bundle.spec, *bundle.source, prepared.build));
+  const Runtime::Memory memory = Runtime::PlanMemory(bundle.spec, options.load_mtp, prepared.runtime);
+  bundle.memory = {.weight_bytes = weights.owned,
+                   .borrowed_bytes = weights.borrowed,
+                   .kv_bytes = memory.kv_bytes,
+                   .workspace_bytes = memory.workspace_bytes};
+  return prepared;
+}
+
+}  // namespace
+
+ModelBundle::ModelBundle() = default;
+ModelBundle::~ModelBundle() = default;
+ModelBundle::ModelBundle(ModelBundle&&) noexcept = default;
+ModelBundle& ModelBundle::operator=(ModelBundle&&) noexcept = default;
+
+Result<ModelBundle> PlanModel(const ModelOptions& options) {
+  ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
+  return std::move(prepared.bundle);
+}
+
+Result<ModelBundle> OpenModel(const ModelOptions& options) {
+  ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
+  ModelBundle& bundle = prepared.bundle;
+  auto pool = std::make_unique<ThreadPool>(prepared.runtime.num_threads);
+  prepared.build.pack.pool = pool.get();
+  ASSIGN_OR_RETURN(auto model, Model::Load(bundle.spec, *bundle.source, prepared.build));
+  ASSIGN_OR_RETURN(bundle.runtime, Runtime::Create(std::move(model), std::move(pool), prepared.runtime));
+  if (bundle.memory.borrowed_bytes == 0) bundle.source.reset();
+  if (options.mlock && ::mlockall(MCL_CURRENT) != 0) {
+    return Exhausted("locking the model in memory failed: {} (see `ulimit -l`)", std::strerror(errno));
+  }
+  return std::move(bundle);
+}
+
+}  // namespace cachalot
