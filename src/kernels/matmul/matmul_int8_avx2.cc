@@ -18,6 +18,7 @@ namespace cachalot {
 namespace {
 
 constexpr int64_t kTileRows = 4;
+constexpr int64_t kPanelCacheBytes = 20 << 10;
 
 // Keeps the additions in the order written: reassociated, they need more registers than there are.
 inline void Pin(__m256i& value) { asm("" : "+x"(value)); }
@@ -160,18 +161,26 @@ void Tile(const PanelTask& task, const std::byte* panel, int64_t row, int64_t co
 }
 
 template <typename Block>
-void Run(const PanelTask& task) {
-  // Panels outside: the later tiles find them in the cache.
-  for (int64_t p = 0; p < task.num_panels; ++p) {
+void TileRow(const PanelTask& task, int64_t first_panel, int64_t num_panels, int64_t row, int64_t rows) {
+  for (int64_t p = first_panel; p < first_panel + num_panels; ++p) {
     const std::byte* panel = task.panels + p * task.panel_bytes;
-    const int64_t column = p * kPanelRows;
-    int64_t row = 0;
-    for (; row + kTileRows <= task.m; row += kTileRows) Tile<Block, kTileRows>(task, panel, row, column);
-    switch (task.m - row) {
-      case 1: Tile<Block, 1>(task, panel, row, column); break;
-      case 2: Tile<Block, 2>(task, panel, row, column); break;
-      case 3: Tile<Block, 3>(task, panel, row, column); break;
-      default: break;
+    switch (rows) {
+      case 1: Tile<Block, 1>(task, panel, row, p * kPanelRows); break;
+      case 2: Tile<Block, 2>(task, panel, row, p * kPanelRows); break;
+      case 3: Tile<Block, 3>(task, panel, row, p * kPanelRows); break;
+      default: Tile<Block, 4>(task, panel, row, p * kPanelRows); break;
+    }
+  }
+}
+
+template <typename Block>
+void Run(const PanelTask& task) {
+  // As many panels as the first cache holds beside a tile's rows of x: those are then read once for all of them.
+  const int64_t panels_at_once = task.panel_bytes >= kPanelCacheBytes ? 1 : kPanelCacheBytes / task.panel_bytes;
+  for (int64_t p = 0; p < task.num_panels; p += panels_at_once) {
+    const int64_t panels = Smaller(panels_at_once, task.num_panels - p);
+    for (int64_t row = 0; row < task.m; row += kTileRows) {
+      TileRow<Block>(task, p, panels, row, Smaller(kTileRows, task.m - row));
     }
   }
 }

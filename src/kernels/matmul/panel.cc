@@ -42,7 +42,10 @@ void DecodePlainRow(DType dtype, const std::byte* panel, int64_t row, int64_t k,
   for (int64_t i = 0; i < k; ++i) decode(panel + i * kPanelRows * sizeof(T), out + i, 1);
 }
 
-// --- FP8: blocks of 128 of k, each with its scales in front. ---
+// --- FP8: blocks of 128, each with its scales in front; four codes of a row stand together. ---
+
+constexpr int64_t Fp8CodeIndex(int64_t i, int64_t r) { return (i / 4 * kPanelRows + r) * 4 + i % 4; }
+constexpr int64_t Fp8BlockBytes(int64_t len) { return kFp8ScaleBytes + (len + 3) / 4 * 4 * kPanelRows; }
 
 void PackFp8(const PanelSource& source, int64_t k, std::byte* panel) {
   for (int64_t k0 = 0; k0 < k; k0 += kFp8BlockSize) {
@@ -50,16 +53,18 @@ void PackFp8(const PanelSource& source, int64_t k, std::byte* panel) {
     float scales[kPanelRows] = {};
     std::byte* codes = panel + kFp8ScaleBytes;
     for (int64_t r = 0; r < kPanelRows; ++r) {
-      const std::byte* row = source.rows[r];
-      if (row != nullptr) scales[r] = source.scales[r][k0 / kFp8BlockSize];
-      for (int64_t i = 0; i < len; ++i) {
-        const std::byte code = row != nullptr ? row[k0 + i] : std::byte{0};
-        if ((code & std::byte{0x7f}) == std::byte{0x7f}) scales[r] = std::numeric_limits<float>::quiet_NaN();
-        codes[i * kPanelRows + StepIndex<StepOrder::kPairs>(r)] = code;
+      std::byte row[kFp8BlockSize] = {};
+      if (source.rows[r] != nullptr) {
+        std::memcpy(row, source.rows[r] + k0, len);
+        scales[r] = source.scales[r][k0 / kFp8BlockSize];
       }
+      uint8_t most = 0;  // without a branch, so that it is a vector loop
+      for (int64_t i = 0; i < kFp8BlockSize; ++i) most = std::max(most, static_cast<uint8_t>(row[i] & std::byte{0x7f}));
+      if (most == 0x7f) scales[r] = std::numeric_limits<float>::quiet_NaN();
+      for (int64_t i = 0; i < len; i += 4) std::memcpy(codes + Fp8CodeIndex(i, r), row + i, 4);
     }
     std::memcpy(panel, scales, sizeof(scales));
-    panel += kFp8ScaleBytes + len * kPanelRows;
+    panel += Fp8BlockBytes(len);
   }
 }
 
@@ -68,11 +73,11 @@ void DecodeFp8Row(const std::byte* panel, int64_t row, int64_t k, float* out) {
     const int64_t len = std::min(kFp8BlockSize, k - k0);
     float scale;
     std::memcpy(&scale, panel + row * sizeof(float), sizeof(scale));
-    const std::byte* codes = panel + kFp8ScaleBytes + StepIndex<StepOrder::kPairs>(row);
+    const std::byte* codes = panel + kFp8ScaleBytes;
     for (int64_t i = 0; i < len; ++i) {
-      out[k0 + i] = FP8E4M3ToF32(static_cast<uint8_t>(codes[i * kPanelRows])) * scale;
+      out[k0 + i] = FP8E4M3ToF32(static_cast<uint8_t>(codes[Fp8CodeIndex(i, row)])) * scale;
     }
-    panel += kFp8ScaleBytes + len * kPanelRows;
+    panel += Fp8BlockBytes(len);
   }
 }
 
@@ -131,9 +136,9 @@ bool HasPanelLayout(DType dtype) {
 }
 
 int64_t PanelBytes(DType dtype, int64_t k) {
-  const int64_t bytes = DTypeBytes(dtype, k) * kPanelRows;
-  if (dtype != DType::kFP8E4M3) return bytes;
-  return bytes + (k + kFp8BlockSize - 1) / kFp8BlockSize * kFp8ScaleBytes;
+  if (dtype != DType::kFP8E4M3) return DTypeBytes(dtype, k) * kPanelRows;
+  const int64_t tail = k % kFp8BlockSize;
+  return k / kFp8BlockSize * Fp8BlockBytes(kFp8BlockSize) + (tail > 0 ? Fp8BlockBytes(tail) : 0);
 }
 
 void PackPanel(DType dtype, const PanelSource& source, int64_t k, std::byte* panel) {

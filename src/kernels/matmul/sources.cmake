@@ -10,3 +10,5 @@ list(APPEND KERNEL_TESTS
   matmul/grouped_matmul_test.cc
   matmul/matmul_test.cc
   matmul/pack_test.cc)
+list(APPEND KERNEL_BENCHES
+  matmul/matmul_bench.cc)
