@@ -66,8 +66,7 @@ class Program:
     def __init__(self, binary):
         self.binary = binary
         main = self.help()
-        section = re.search(r"^(?:Sub)?commands:\s*\n((?:[ \t]+\S.*\n?|\s*\n)+)", main, re.MULTILINE | re.IGNORECASE)
-        self.commands = set(re.findall(r"^ {1,4}([a-z]\w*)", section.group(1), re.MULTILINE)) if section else set()
+        self.commands = set(re.findall(r"^ {1,4}([a-z][\w-]*) {2,}\S", main, re.MULTILINE))
         self.flags = {"": set(FLAG.findall(main))}
         for command in self.commands:
             self.flags[command] = set(FLAG.findall(self.help(command)))

@@ -9,8 +9,8 @@ import check_docs as cd
 
 PROGRAM = """#!/bin/sh
 if [ "$1" = --help ]; then
-  printf 'Usage: cachalot [OPTIONS] [SUBCOMMAND]\\n\\nOptions:\\n  -h,--help\\n\\nSubcommands:\\n'
-  printf '  run     answer\\n  inspect  show\\n'
+  printf 'usage: cachalot COMMAND ...\\n\\n'
+  printf '  run     answer\\n  inspect  show\\n\\ncachalot --version tells the version\\n'
 elif [ "$1" = run ]; then
   printf 'Options:\\n  -m TEXT   file\\n  --temp,--temperature FLOAT\\n'
 else

@@ -57,9 +57,9 @@ PLAN_HEADER = re.compile(r"(^|_)plan\.h$")
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|cupti|cutlass|nccl|nvml|nvtx|nv/)")
 CUDA_ALLOWED = set(COMPUTE) - {"formats", "quant"} | {"runtime", "capi", "capi/flashinfer"}
 
-# Intrinsics stay in files whose name says which instruction set they need (and are compiled for it); base/ may
-# use what every CPU of the architecture has (pause, cpuid).
-INTRINSICS_HEADER = re.compile(r"^(immintrin|[a-z]mmintrin|arm_neon)\.h$")
+# Vector code stays in files whose name says which instruction set they need (and are compiled for it); what every
+# x86-64 has (SSE2, pause) may stand anywhere, and a function with a target attribute says it itself.
+INTRINSICS = re.compile(r"\b(_mm(?:256|512)_\w+|__m(?:256|512)[di]?)\b|\b(arm_neon\.h)\b")
 INTRINSICS_FILE = re.compile(r"[_/](avx2|avx512|neon)(_[a-z0-9]+)?\.(cc|h)$")
 
 KERNEL_VARIANT = re.compile(r"_(ref|avx2|avx512|sm\d+a?)$")
@@ -160,13 +160,13 @@ def check_include(path, line, target, quoted, reach, report):
     if not quoted:
         if CUDA_HEADER.match(target) and module not in CUDA_ALLOWED:
             report.error(path, line, f"{module}/ may not include the CUDA header <{target}>")
-        if INTRINSICS_HEADER.match(target) and module != "base" and not INTRINSICS_FILE.search(path):
-            report.error(path, line, f"<{target}> belongs in a file named *_avx2.cc, *_avx512.cc or *_neon.cc")
         return
     if "/" not in target:
         report.error(path, line, f'"{target}": write include paths from src/, as in "base/status.h"')
         return
     other = module_of(target)
+    if other == "support" and is_test_file(path):
+        return  # tests/support/: what tests of several modules share; it includes no module
     if other not in TABLE:
         report.error(path, line, f'"{target}": {other}/ is not a module of the dependency table')
         return
@@ -198,6 +198,10 @@ def check_source(path, text, reach, report):
         report.error(path, 1, "this folder has no row in the dependency table of tools/check_includes.py")
 
     if in_src and not is_test_file(path):
+        wide = INTRINSICS.search(bare)
+        if wide and not INTRINSICS_FILE.search(path) and "__attribute__((target(" not in bare:
+            report.error(path, line_of(bare, wide.start()),
+                         f"{wide.group(0)} belongs in a file named *_avx2.cc, *_avx512.cc or *_neon.cc")
         for match in re.finditer(r"\b(?:secure_)?getenv\s*\(\s*([^)\n]*)", code):
             name = re.fullmatch(r'"(\w+)"\s*', match.group(1))
             if not name or not ENVIRONMENT_ALLOWED.match(name.group(1)):

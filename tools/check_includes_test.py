@@ -70,6 +70,10 @@ class IncludeTest(TreeTest):
     def test_a_test_obeys_the_table_too(self):
         self.assert_error({"src/kv/block_pool_test.cc": '#include "runtime/runtime.h"\n'}, "may not include runtime/")
 
+    def test_only_tests_see_what_tests_share(self):
+        self.assert_clean({"src/engine/engine_test.cc": '#include "support/heap_hook.h"\n'})
+        self.assert_error({"src/engine/engine.cc": '#include "support/heap_hook.h"\n'}, "support/ is not a module")
+
     def test_runtime_sees_plan_headers_only(self):
         self.assert_clean({"src/runtime/runtime.cc": '#include "sched/step_plan.h"\n#include "kv/plan.h"\n'})
         self.assert_error({"src/runtime/runtime.cc": '#include "sched/scheduler.h"\n'}, "only plan headers")
@@ -95,8 +99,9 @@ class IncludeTest(TreeTest):
         self.assert_error({"include/cachalot/cachalot.h": '#include "base/status.h"\n'}, "public headers")
 
     def test_intrinsics_in_named_files(self):
-        self.assert_clean({"src/kernels/add/add_avx2.cc": "#include <immintrin.h>\n", "src/kernels/add/add.h": ""})
-        self.assert_error({"src/model/arch/llama.cc": "#include <immintrin.h>\n"}, "_avx2.cc")
+        self.assert_clean({"src/kernels/add/add_avx2.cc": "__m256 x;\n", "src/kernels/add/add.h": "",
+                           "src/base/thread_pool.cc": "#include <immintrin.h>\nvoid F() { _mm_pause(); }\n"})
+        self.assert_error({"src/model/arch/llama.cc": "auto x = _mm256_setzero_ps();\n"}, "llama.cc:1:", "_avx2.cc")
 
 
 class CMakeTest(TreeTest):
