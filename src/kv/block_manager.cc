@@ -7,7 +7,9 @@
 namespace cachalot {
 namespace {
 
-int32_t CeilDiv(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+int32_t CeilDiv(int64_t a, int64_t b) {
+  return static_cast<int32_t>((a + b - 1) / b);
+}
 
 }  // namespace
 
@@ -37,7 +39,8 @@ BlockTable& BlockManager::Table(int32_t slot, int32_t group) {
 }
 
 bool BlockManager::NeedsCopy(const BlockTable& table, int32_t group, int32_t num_tokens) const {
-  return num_tokens > table.num_tokens && table.num_tokens % groups_[static_cast<size_t>(group)].block_tokens != 0 &&
+  return num_tokens > table.num_tokens &&
+         table.num_tokens % groups_[static_cast<size_t>(group)].block_tokens != 0 &&
          pool(group).refcount(table.blocks.back()) > 1;
 }
 
@@ -54,9 +57,10 @@ KvFit BlockManager::CanAllocate(int32_t slot, int32_t num_tokens) const {
   return fit;
 }
 
-void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id, std::vector<BlockWrite>* writes,
-                            std::vector<BlockCopy>* copies) {
-  CHECK(num_tokens <= max_seq_tokens_) << num_tokens << " tokens in a sequence of at most " << max_seq_tokens_;
+void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id,
+                            std::vector<BlockWrite>* writes, std::vector<BlockCopy>* copies) {
+  CHECK(num_tokens <= max_seq_tokens_)
+      << num_tokens << " tokens in a sequence of at most " << max_seq_tokens_;
   for (int32_t g = 0; g < num_groups(); ++g) {
     BlockTable& held = Table(slot, g);
     BlockPool& pool = pools_[static_cast<size_t>(g)];
@@ -129,7 +133,8 @@ void BlockManager::Release(uint64_t completed_step) {
 int32_t BlockManager::PeakBlocks(int32_t g, int32_t num_tokens, int32_t max_q_len) const {
   const int32_t all = CeilDiv(num_tokens, group(g).block_tokens);
   if (group(g).window <= 0) return all;
-  // A step reads and writes window - 1 + q_len positions in a row, the first at worst at the end of its block.
+  // A step reads and writes window - 1 + q_len positions in a row, the first at worst at the end of its
+  // block.
   const int64_t span = int64_t{group(g).window} - 1 + max_q_len;
   return std::min(all, CeilDiv(span - 1, group(g).block_tokens) + 1);
 }
@@ -151,7 +156,8 @@ KvSequenceLimits BlockManager::SequenceLimits(int32_t max_q_len) const {
 }
 
 KvGroupUsage BlockManager::Usage(int32_t g) const {
-  KvGroupUsage usage{.num_blocks = pool(g).num_blocks(), .num_used = pool(g).num_used(),
+  KvGroupUsage usage{.num_blocks = pool(g).num_blocks(),
+                     .num_used = pool(g).num_used(),
                      .num_pending = pool(g).num_pending()};
   for (size_t i = static_cast<size_t>(g); i < tables_.size(); i += groups_.size()) {
     usage.unused_tokens += int64_t{tables_[i].num_entries()} * group(g).block_tokens - tables_[i].num_tokens;

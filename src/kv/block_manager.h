@@ -1,7 +1,7 @@
-// BlockManager: the KV lifecycle over all groups. Each running sequence is known by its slot; the manager keeps its block
-// tables, shares blocks between forks, and says what the device must do about it (BlockWrite, BlockCopy).
-// Invariant: a block's reference count is the number of table entries that name it; a block that a step writes to has
-// exactly one. After construction nothing allocates.
+// BlockManager: the KV lifecycle over all groups. Each running sequence is known by its slot; the manager
+// keeps its block tables, shares blocks between forks, and says what the device must do about it (BlockWrite,
+// BlockCopy). Invariant: a block's reference count is the number of table entries that name it; a block that
+// a step writes to has exactly one. After construction nothing allocates.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,8 @@ struct KvGroupUsage {
   int32_t num_blocks = 0;
   int32_t num_used = 0;
   int32_t num_pending = 0;
-  int64_t unused_tokens = 0;  // places for tokens in used blocks that hold none (a shared last block counts once a holder)
+  int64_t unused_tokens =
+      0;  // places for tokens in used blocks that hold none (a shared last block counts once a holder)
 };
 
 class BlockManager {
@@ -45,8 +46,8 @@ class BlockManager {
 
   // Can `slot` grow to `num_tokens` tokens (in every group)?
   KvFit CanAllocate(int32_t slot, int32_t num_tokens) const;
-  // Does so for step `step_id`, which writes positions [tokens it had, num_tokens). The last block, if partly filled and
-  // shared, is replaced by a copy. CanAllocate must have said kNow.
+  // Does so for step `step_id`, which writes positions [tokens it had, num_tokens). The last block, if partly
+  // filled and shared, is replaced by a copy. CanAllocate must have said kNow.
   void Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id, std::vector<BlockWrite>* writes,
                 std::vector<BlockCopy>* copies);
   // `to`, which must be empty, becomes a second holder of everything that `from` has.
@@ -58,7 +59,8 @@ class BlockManager {
   // All steps up to `completed_step` are committed.
   void Release(uint64_t completed_step);
 
-  // The most blocks that a sequence holds at once on its way to `num_tokens` tokens, by at most `max_q_len` a step.
+  // The most blocks that a sequence holds at once on its way to `num_tokens` tokens, by at most `max_q_len` a
+  // step.
   int32_t PeakBlocks(int32_t group, int32_t num_tokens, int32_t max_q_len) const;
   // With steps of at most `max_q_len`; small windowed pools may ask for shorter ones.
   KvSequenceLimits SequenceLimits(int32_t max_q_len) const;
@@ -69,8 +71,8 @@ class BlockManager {
   bool NeedsCopy(const BlockTable& table, int32_t group, int32_t num_tokens) const;
 
   std::vector<KvGroupInfo> groups_;
-  std::vector<BlockPool> pools_;      // [groups]
-  std::vector<BlockTable> tables_;    // [slots, groups]
+  std::vector<BlockPool> pools_;    // [groups]
+  std::vector<BlockTable> tables_;  // [slots, groups]
   int32_t max_seq_tokens_ = 0;
 };
 

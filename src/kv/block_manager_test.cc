@@ -11,7 +11,11 @@ namespace cachalot {
 namespace {
 
 KvGroupInfo Group(int32_t num_blocks, int32_t block_tokens, int32_t window = 0) {
-  return {.name = "g", .block_tokens = block_tokens, .num_blocks = num_blocks, .window = window, .block_bytes = 1};
+  return {.name = "g",
+          .block_tokens = block_tokens,
+          .num_blocks = num_blocks,
+          .window = window,
+          .block_bytes = 1};
 }
 
 struct Plan {
@@ -101,21 +105,21 @@ TEST(BlockManager, WindowsKeepTheIndexAndFreeTheBlock) {
   BlockManager manager({Group(8, 4, /*window=*/6), Group(8, 4)}, 1, 64);
   Plan plan;
   manager.Allocate(0, 10, 1, &plan.writes, &plan.copies);
-  manager.DropBehindWindow(0, 9, 1);   // position 9 reads 4 … 9
+  manager.DropBehindWindow(0, 9, 1);  // position 9 reads 4 … 9
   EXPECT_EQ(manager.table(0, 0).blocks[0], kNoBlock);
   EXPECT_EQ(manager.table(0, 0).num_held(), 2);
   EXPECT_EQ(manager.table(0, 1).num_held(), 3) << "no window, no dropping";
   EXPECT_EQ(manager.pool(0).num_pending(), 1);
   manager.Release(1);
   EXPECT_EQ(manager.pool(0).num_free(), 6);
-  manager.DropBehindWindow(0, 9, 2);   // again: nothing more
+  manager.DropBehindWindow(0, 9, 2);  // again: nothing more
   EXPECT_EQ(manager.table(0, 0).num_held(), 2);
   manager.Free(0, 1);
   EXPECT_EQ(manager.pool(0).num_free(), 8);
 }
 
-// PeakBlocks and SequenceLimits against a run of every chunk size: never too few, and for a window not more than one
-// block too many.
+// PeakBlocks and SequenceLimits against a run of every chunk size: never too few, and for a window not more
+// than one block too many.
 TEST(BlockManager, PeakBlocksBoundsEveryRun) {
   for (int32_t block_tokens : {1, 3, 4, 16}) {
     for (int32_t window : {0, 1, 2, 5, 16, 17, 40}) {
@@ -148,7 +152,8 @@ TEST(BlockManager, SequenceLimitsAreWhatFits) {
       EXPECT_GE(limits.max_q_len, 1);
       EXPECT_LE(limits.max_q_len, 16);
       EXPECT_GE(limits.max_tokens, std::min(max_tokens, num_blocks * block_tokens));
-      EXPECT_LE(manager.PeakBlocks(0, limits.max_tokens, limits.max_q_len), num_blocks) << num_blocks << " " << window;
+      EXPECT_LE(manager.PeakBlocks(0, limits.max_tokens, limits.max_q_len), num_blocks)
+          << num_blocks << " " << window;
       if (limits.max_q_len < 16) {
         EXPECT_GT(manager.PeakBlocks(0, limits.max_tokens, limits.max_q_len + 1), num_blocks);
       }
@@ -156,16 +161,20 @@ TEST(BlockManager, SequenceLimitsAreWhatFits) {
   }
 }
 
-// The device in miniature: block tables, and what lies in the blocks. Each sequence's tokens are random numbers; reading
-// them back through the tables finds any block that was reused, shared or copied wrongly.
+// The device in miniature: block tables, and what lies in the blocks. Each sequence's tokens are random
+// numbers; reading them back through the tables finds any block that was reused, shared or copied wrongly.
 class Stress {
  public:
   static constexpr int kSlots = 6, kMaxTokens = 60;
 
   explicit Stress(uint64_t seed)
-      : rng_(seed), groups_{Group(26, 4), Group(14, 8, 12), Group(60, 1, 3)}, manager_(groups_, kSlots, kMaxTokens) {
-    for (const auto& group : groups_) content_.emplace_back(size_t(group.num_blocks * group.block_tokens), 0u);
-    tables_.resize(kSlots, std::vector<std::vector<int32_t>>(groups_.size(), std::vector<int32_t>(kMaxTokens, -1)));
+      : rng_(seed),
+        groups_{Group(26, 4), Group(14, 8, 12), Group(60, 1, 3)},
+        manager_(groups_, kSlots, kMaxTokens) {
+    for (const auto& group : groups_)
+      content_.emplace_back(size_t(group.num_blocks * group.block_tokens), 0u);
+    tables_.resize(kSlots,
+                   std::vector<std::vector<int32_t>>(groups_.size(), std::vector<int32_t>(kMaxTokens, -1)));
     tokens_.resize(kSlots);
     last_step_.resize(kSlots, 0);
   }
@@ -236,8 +245,10 @@ class Stress {
       touched_[step_ % 2].insert({copy.group, copy.from_block});
     }
     for (const BlockWrite& write : writes_) {
-      ASSERT_FALSE(touched_[(step_ + 1) % 2].count({write.group, write.block_id})) << "a step in flight touches it";
-      ASSERT_FALSE(touched_[step_ % 2].count({write.group, write.block_id})) << "this step touches it already";
+      ASSERT_FALSE(touched_[(step_ + 1) % 2].count({write.group, write.block_id}))
+          << "a step in flight touches it";
+      ASSERT_FALSE(touched_[step_ % 2].count({write.group, write.block_id}))
+          << "this step touches it already";
     }
     Apply();
     for (int i = 0; i < count; ++i) tokens.push_back(uint32_t(rng_()));
@@ -249,7 +260,8 @@ class Stress {
       const int first = window > 0 ? std::max(0, before - window + 1) : 0;
       for (int pos = first; pos < before + count; ++pos) {
         const int block = tables_[size_t(slot)][g][size_t(pos / bt)];
-        ASSERT_EQ(content_[g][size_t(block * bt + pos % bt)], tokens[size_t(pos)]) << "group " << g << " at " << pos;
+        ASSERT_EQ(content_[g][size_t(block * bt + pos % bt)], tokens[size_t(pos)])
+            << "group " << g << " at " << pos;
         touched_[step_ % 2].insert({int(g), block});
       }
     }
@@ -281,11 +293,11 @@ class Stress {
   std::mt19937_64 rng_;
   std::vector<KvGroupInfo> groups_;
   BlockManager manager_;
-  std::vector<std::vector<uint32_t>> content_;                  // [group][block * block_tokens + place]
-  std::vector<std::vector<std::vector<int32_t>>> tables_;       // [slot][group][index]
-  std::vector<std::vector<uint32_t>> tokens_;                   // [slot]: what must be read back
+  std::vector<std::vector<uint32_t>> content_;             // [group][block * block_tokens + place]
+  std::vector<std::vector<std::vector<int32_t>>> tables_;  // [slot][group][index]
+  std::vector<std::vector<uint32_t>> tokens_;              // [slot]: what must be read back
   std::vector<uint64_t> last_step_;
-  std::set<std::pair<int, int>> touched_[2];                    // (group, block) by this step and the one in flight
+  std::set<std::pair<int, int>> touched_[2];  // (group, block) by this step and the one in flight
   std::vector<BlockWrite> writes_;
   std::vector<BlockCopy> copies_;
   uint64_t step_ = 0;

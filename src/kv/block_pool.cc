@@ -25,7 +25,8 @@ int32_t BlockPool::Allocate() {
 }
 
 void BlockPool::Ref(int32_t id) {
-  CHECK(id >= 0 && id < num_blocks() && refcount(id) > 0) << "reference to block " << id << ", which nobody holds";
+  CHECK(id >= 0 && id < num_blocks() && refcount(id) > 0)
+      << "reference to block " << id << ", which nobody holds";
   ++blocks_[static_cast<size_t>(id)].refcount;
 }
 

@@ -1,7 +1,7 @@
-// BlockPool: which blocks of one KV group are free, and how many holders each of the others has. Ids only, no memory.
-// Invariant: a block is handed out again only after the last step that touches it has completed; every block is free,
-// pending (unreferenced, but a step in flight touches it) or used. All operations are O(1), Release is O(1) for each
-// block that it looks at, and none allocates.
+// BlockPool: which blocks of one KV group are free, and how many holders each of the others has. Ids only, no
+// memory. Invariant: a block is handed out again only after the last step that touches it has completed;
+// every block is free, pending (unreferenced, but a step in flight touches it) or used. All operations are
+// O(1), Release is O(1) for each block that it looks at, and none allocates.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class BlockPool {
 
   uint64_t completed_step_ = 0;
   std::vector<Block> blocks_;
-  std::vector<int32_t> free_;     // a stack: the block freed last is likely to be in some cache
+  std::vector<int32_t> free_;  // a stack: the block freed last is likely to be in some cache
   std::vector<int32_t> pending_;
 };
 

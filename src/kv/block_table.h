@@ -1,5 +1,6 @@
-// BlockTable: where the tokens of one sequence lie in one KV group. Entry i holds positions [i, i + 1) * block_tokens.
-// Invariant: entries [0, num_dropped) fell out of the group's window and hold no block; all later ones do.
+// BlockTable: where the tokens of one sequence lie in one KV group. Entry i holds positions [i, i + 1) *
+// block_tokens. Invariant: entries [0, num_dropped) fell out of the group's window and hold no block; all
+// later ones do.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ inline constexpr int32_t kNoBlock = -1;
 struct BlockTable {
   std::vector<int32_t> blocks;  // capacity for the longest sequence from the start
   int32_t num_dropped = 0;
-  int32_t num_tokens = 0;       // positions [0, num_tokens) have their place (or had it, before it was dropped)
+  int32_t num_tokens = 0;  // positions [0, num_tokens) have their place (or had it, before it was dropped)
 
   int32_t num_entries() const { return static_cast<int32_t>(blocks.size()); }
   int32_t num_held() const { return num_entries() - num_dropped; }

@@ -6,14 +6,14 @@
 
 namespace cachalot {
 
-// A KV group as the policy tower sees it: a pool of equal blocks. Which layers and bytes stand behind a block is the
-// runtime's business.
+// A KV group as the policy tower sees it: a pool of equal blocks. Which layers and bytes stand behind a block
+// is the runtime's business.
 struct KvGroupInfo {
   std::string name;
   int32_t block_tokens = 16;
-  int32_t num_blocks = 0;       // usable blocks, ids 0 … num_blocks - 1
-  int32_t window = 0;           // > 0: only the last `window` tokens are read; earlier blocks may be freed
-  int64_t block_bytes = 0;      // over all layers of the group
+  int32_t num_blocks = 0;   // usable blocks, ids 0 … num_blocks - 1
+  int32_t window = 0;       // > 0: only the last `window` tokens are read; earlier blocks may be freed
+  int64_t block_bytes = 0;  // over all layers of the group
 };
 
 // Entry `index` of slot `slot`'s block table in `group` becomes `block_id`.

@@ -1,9 +1,9 @@
 // StepPlan and StepResult: the two plain structs through which the policy tower and the compute tower meet.
-// No pointers: the same bytes serve record, replay and the broadcast to other ranks. The vectors are reused from step
-// to step, so that a step in steady state allocates nothing.
+// No pointers: the same bytes serve record, replay and the broadcast to other ranks. The vectors are reused
+// from step to step, so that a step in steady state allocates nothing.
 //
-// A step is a ragged batch: each row is one sequence and the tokens that are computed for it now. There is no prefill
-// step and no decode step.
+// A step is a ragged batch: each row is one sequence and the tokens that are computed for it now. There is no
+// prefill step and no decode step.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,19 @@ inline constexpr uint32_t kOutputSample = 1u << 0;          // draw a token from
 inline constexpr uint32_t kOutputTopLogprobs = 1u << 1;     // with the sampled token: num_top_logprobs best
 inline constexpr uint32_t kOutputPromptLogprobs = 1u << 2;  // log p(next token) at every position of the row
 inline constexpr uint32_t kOutputAllLogits = 1u << 3;       // logits at every position of the row
-inline constexpr uint32_t kOutputHidden = 1u << 4;          // hidden state after the final norm, every position
-// Run the MTP layer too, and give its logits. MTP slot i pairs the hidden state at position i with token i + 1, so a row
-// over positions [p, p + q_len) completes the slots [p - 1, p + q_len - 1) (from 0 when p is 0). A sequence that wants
-// this wants it from its first row on: slots are never skipped.
+inline constexpr uint32_t kOutputHidden = 1u << 4;  // hidden state after the final norm, every position
+// Run the MTP layer too, and give its logits. MTP slot i pairs the hidden state at position i with token i +
+// 1, so a row over positions [p, p + q_len) completes the slots [p - 1, p + q_len - 1) (from 0 when p is 0).
+// A sequence that wants this wants it from its first row on: slots are never skipped.
 inline constexpr uint32_t kOutputMtp = 1u << 5;
 
 struct PlanRow {
   int32_t slot = 0;          // the sequence's place in the runtime's state, [0, max_seqs)
   int32_t q_len = 0;         // tokens computed for it in this step (an upper bound once drafts are verified)
   int32_t num_computed = 0;  // tokens of it already in the KV cache
-  int32_t token_begin = -1;  // first of q_len ids in StepPlan::token_ids; -1: the runtime's last sampled token (q_len 1)
-  int32_t next_token = -1;   // the id that follows the row, when known (prompt log-probabilities)
+  int32_t token_begin =
+      -1;  // first of q_len ids in StepPlan::token_ids; -1: the runtime's last sampled token (q_len 1)
+  int32_t next_token = -1;  // the id that follows the row, when known (prompt log-probabilities)
   uint32_t outputs = 0;
   int32_t num_top_logprobs = 0;
 };
@@ -51,7 +52,7 @@ struct StepPlan {
   std::vector<SlotSetup> setups;        // first
   std::vector<BlockCopy> block_copies;  // then
   std::vector<BlockWrite> block_writes;
-  std::vector<PlanRow> rows;            // then the forward
+  std::vector<PlanRow> rows;  // then the forward
   std::vector<int32_t> token_ids;
   std::vector<int32_t> history_ids;
 
@@ -77,21 +78,23 @@ struct TopLogprob {
 
 struct ResultRow {
   int32_t slot = 0;
-  int32_t num_computed = 0;            // tokens of the sequence in the KV cache now
-  int32_t sampled_token = -1;          // -1: none was asked for
-  float sampled_logprob = 0.0f;        // valid with kOutputTopLogprobs
-  int32_t top_begin = 0;               // range in StepResult::top_logprobs
+  int32_t num_computed = 0;      // tokens of the sequence in the KV cache now
+  int32_t sampled_token = -1;    // -1: none was asked for
+  float sampled_logprob = 0.0f;  // valid with kOutputTopLogprobs
+  int32_t top_begin = 0;         // range in StepResult::top_logprobs
   int32_t top_len = 0;
-  int32_t prompt_logprob_begin = 0;    // range in StepResult::prompt_logprobs: one for each position with a known next token
+  int32_t prompt_logprob_begin =
+      0;  // range in StepResult::prompt_logprobs: one for each position with a known next token
   int32_t prompt_logprob_len = 0;
-  int64_t logits_begin = -1;           // q_len x vocab values in StepResult::logits; -1: none
-  int64_t hidden_begin = -1;           // q_len x hidden_size values in StepResult::hidden
-  int64_t mtp_logits_begin = -1;       // (q_len, or q_len - 1 from position 0) x vocab values in StepResult::mtp_logits
+  int64_t logits_begin = -1;  // q_len x vocab values in StepResult::logits; -1: none
+  int64_t hidden_begin = -1;  // q_len x hidden_size values in StepResult::hidden
+  int64_t mtp_logits_begin =
+      -1;  // (q_len, or q_len - 1 from position 0) x vocab values in StepResult::mtp_logits
 };
 
 struct StepResult {
   uint64_t step_id = 0;
-  std::vector<ResultRow> rows;         // in the order of the plan's rows
+  std::vector<ResultRow> rows;  // in the order of the plan's rows
   std::vector<TopLogprob> top_logprobs;
   std::vector<float> prompt_logprobs;
   std::vector<float> logits;

@@ -12,7 +12,8 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerLimits limits, Sch
   return std::unique_ptr<Scheduler>(new Scheduler(std::move(limits), options, std::move(policy)));
 }
 
-Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options, std::unique_ptr<SchedulingPolicy> policy)
+Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
+                     std::unique_ptr<SchedulingPolicy> policy)
     : limits_(std::move(limits)),
       options_(options),
       policy_(std::move(policy)),
@@ -41,7 +42,8 @@ Status Scheduler::CanAdd(const SequenceSpec& spec) const {
     return InvalidArgument("the prompt has {} tokens: the {} holds {}", num_prompt, limit, room);
   }
   if (num_prompt == room && spec.max_tokens > 0) {
-    return InvalidArgument("the prompt has {} tokens and fills the {} of {}: no room to generate", num_prompt, limit, room);
+    return InvalidArgument("the prompt has {} tokens and fills the {} of {}: no room to generate", num_prompt,
+                           limit, room);
   }
   if ((spec.all_logits || spec.mtp_logits) && limits_.max_logit_rows < 1) {
     return Unsupported("logits of every position: this executor was set up for 0 logit rows a step");
@@ -74,8 +76,10 @@ void Scheduler::Remove(Sequence* seq) {
 }
 
 void Scheduler::Commit(const StepResult& result) {
-  CHECK(in_flight_ && result.step_id == step_id_) << "commit of step " << result.step_id << ", planned " << step_id_;
-  CHECK(result.rows.size() == rows_.size()) << result.rows.size() << " results for " << rows_.size() << " rows";
+  CHECK(in_flight_ && result.step_id == step_id_)
+      << "commit of step " << result.step_id << ", planned " << step_id_;
+  CHECK(result.rows.size() == rows_.size())
+      << result.rows.size() << " results for " << rows_.size() << " rows";
   in_flight_ = false;
   for (size_t i = 0; i < rows_.size(); ++i) rows_[i].end = Advance(rows_[i].seq, result.rows[i]);
   blocks_.Release(step_id_);
@@ -88,9 +92,11 @@ void Scheduler::Abandon() {
 }
 
 SequenceEnd Scheduler::Advance(Sequence* seq, const ResultRow& row) {
-  const bool samples = seq->num_computed + seq->q_len == seq->num_tokens() && seq->num_tokens() < seq->max_total;
+  const bool samples =
+      seq->num_computed + seq->q_len == seq->num_tokens() && seq->num_tokens() < seq->max_total;
   CHECK(row.slot == seq->slot && row.num_computed == seq->num_computed + seq->q_len)
-      << "sequence " << seq->id << " in slot " << seq->slot << ": " << row.num_computed << " tokens in slot " << row.slot;
+      << "sequence " << seq->id << " in slot " << seq->slot << ": " << row.num_computed << " tokens in slot "
+      << row.slot;
   seq->num_computed = row.num_computed;
   seq->num_reported = std::max(seq->num_reported, seq->num_computed);
   blocks_.DropBehindWindow(seq->slot, seq->num_computed, step_id_);
@@ -122,9 +128,10 @@ void Scheduler::LeaveSlot(Sequence* seq) {
 
 void Scheduler::PushWaiting(Sequence* seq) {
   seq->state = SequenceState::kWaiting;
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), seq,
-                                   [this](const Sequence* a, const Sequence* b) { return policy_->Before(*b, *a); }),
-                  seq);
+  waiting_.insert(
+      std::upper_bound(waiting_.begin(), waiting_.end(), seq,
+                       [this](const Sequence* a, const Sequence* b) { return policy_->Before(*b, *a); }),
+      seq);
 }
 
 }  // namespace cachalot

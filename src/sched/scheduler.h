@@ -1,9 +1,10 @@
-// Scheduler: which tokens of which sequences each step computes. One token budget a step: first the sequences that
-// decode, then chunks of the prompts that run, then newcomers from the waiting queue.
-// Invariants: a plan never exceeds the executor's limits. Every running sequence can decode in every step (admission
-// sees to it), so none starves. Memory is granted in the policy's order, and only sequences behind the one that needs it
-// are preempted: the first always advances, so all end. A preempted sequence keeps its tokens and is computed anew.
-// Single-threaded and deterministic: the same calls give the same plans. In steady state it allocates nothing.
+// Scheduler: which tokens of which sequences each step computes. One token budget a step: first the sequences
+// that decode, then chunks of the prompts that run, then newcomers from the waiting queue. Invariants: a plan
+// never exceeds the executor's limits. Every running sequence can decode in every step (admission sees to
+// it), so none starves. Memory is granted in the policy's order, and only sequences behind the one that needs
+// it are preempted: the first always advances, so all end. A preempted sequence keeps its tokens and is
+// computed anew. Single-threaded and deterministic: the same calls give the same plans. In steady state it
+// allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +25,11 @@ namespace cachalot {
 // One row of the step: beside StepPlan::rows[i] before Commit, and StepResult::rows[i] after it.
 struct ScheduledRow {
   Sequence* seq = nullptr;
-  bool is_new = false;                    // its positions were not computed and reported before
-  SequenceEnd end = SequenceEnd::kNone;   // set by Commit; the owner then calls Remove
+  // Of its positions, those that were never reported before (the last ones). After a preemption this is 0
+  // until all that was lost is computed again; a row with logits or prompt log-probabilities is wholly new or
+  // not at all.
+  int32_t num_new = 0;
+  SequenceEnd end = SequenceEnd::kNone;  // set by Commit; the owner then calls Remove
 };
 
 class Scheduler {
@@ -33,7 +37,8 @@ class Scheduler {
   static Result<std::unique_ptr<Scheduler>> Create(SchedulerLimits limits, SchedulerOptions options,
                                                    std::unique_ptr<SchedulingPolicy> policy);
 
-  // Tokens that one sequence can hold, prompt and generated: the context, or less if the KV pools are smaller.
+  // Tokens that one sequence can hold, prompt and generated: the context, or less if the KV pools are
+  // smaller.
   int32_t max_seq_tokens() const { return max_seq_tokens_; }
   // Why this sequence could never run.
   Status CanAdd(const SequenceSpec& spec) const;
@@ -46,7 +51,8 @@ class Scheduler {
   void Plan(StepPlan* plan);
   // The step was computed: advances its sequences.
   void Commit(const StepResult& result);
-  // The step failed: what the cache holds for its sequences is unknown, and the owner must Remove each of them.
+  // The step failed: what the cache holds for its sequences is unknown, and the owner must Remove each of
+  // them.
   void Abandon();
   // Of the last plan.
   std::span<ScheduledRow> rows() { return rows_; }
@@ -82,14 +88,14 @@ class Scheduler {
   const SchedulerOptions options_;
   const std::unique_ptr<SchedulingPolicy> policy_;
   BlockManager blocks_;
-  int32_t step_budget_ = 0;     // tokens of one step
+  int32_t step_budget_ = 0;  // tokens of one step
   int32_t max_running_ = 0;
   int32_t max_q_len_ = 0;
   int32_t max_seq_tokens_ = 0;
 
-  std::vector<Sequence*> waiting_;   // last runs first
-  std::vector<Sequence*> running_;   // first runs first
-  int32_t num_running_logits_ = 0;   // of them, those that want logits of every position
+  std::vector<Sequence*> waiting_;  // last runs first
+  std::vector<Sequence*> running_;  // first runs first
+  int32_t num_running_logits_ = 0;  // of them, those that want logits of every position
   std::vector<int32_t> free_slots_;
   int64_t num_preemptions_ = 0;
 
@@ -100,7 +106,8 @@ class Scheduler {
   // While planning.
   int32_t budget_left_ = 0;
   int32_t logit_rows_left_ = 0;
-  std::vector<int64_t> promised_;    // [groups] blocks that running sequences still need for the tokens they hold
+  std::vector<int64_t>
+      promised_;  // [groups] blocks that running sequences still need for the tokens they hold
 };
 
 }  // namespace cachalot

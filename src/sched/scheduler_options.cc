@@ -6,11 +6,13 @@ Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptio
   for (const SchedulerKnob& knob : kSchedulerKnobs) {
     const int32_t value = options.*knob.value;
     if (value < knob.min || value > knob.max) {
-      return InvalidArgument("{} is {} {}: must be in {}..{}", knob.name, value, knob.unit, knob.min, knob.max);
+      return InvalidArgument("{} is {} {}: must be in {}..{}", knob.name, value, knob.unit, knob.min,
+                             knob.max);
     }
   }
   const auto at_least_one = [](std::string_view what, int32_t value) {
-    return value >= 1 ? Status::Ok() : InvalidArgument("the executor's {} is {}: must be at least 1", what, value);
+    return value >= 1 ? Status::Ok()
+                      : InvalidArgument("the executor's {} is {}: must be at least 1", what, value);
   };
   RETURN_IF_ERROR(at_least_one("max_seqs", limits.max_seqs));
   RETURN_IF_ERROR(at_least_one("max_step_tokens", limits.max_step_tokens));
@@ -18,8 +20,9 @@ Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptio
   RETURN_IF_ERROR(at_least_one("vocab_size", limits.vocab_size));
   for (const KvGroupInfo& group : limits.kv_groups) {
     if (group.block_tokens < 1 || group.num_blocks < 1 || group.window < 0) {
-      return InvalidArgument("KV group '{}' has {} blocks of {} tokens and a window of {}: at least 1, 1 and 0 are needed",
-                             group.name, group.num_blocks, group.block_tokens, group.window);
+      return InvalidArgument(
+          "KV group '{}' has {} blocks of {} tokens and a window of {}: at least 1, 1 and 0 are needed",
+          group.name, group.num_blocks, group.block_tokens, group.window);
     }
   }
   return Status::Ok();

@@ -1,4 +1,5 @@
-// What the scheduler may be told: the executor's hard limits, and the knobs that a user or a controller turns.
+// What the scheduler may be told: the executor's hard limits, and the knobs that a user or a controller
+// turns.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,10 @@ struct SchedulerLimits {
 };
 
 struct SchedulerOptions {
-  int32_t max_batch_tokens = 512;        // token budget of a step (clipped to the executor's)
-  int32_t prefill_chunk = 512;           // a sequence advances by at most this many tokens in a step
-  int32_t reserve_blocks_per_seq = 1;    // blocks that admission leaves free in each group for every running sequence
+  int32_t max_batch_tokens = 512;  // token budget of a step (clipped to the executor's)
+  int32_t prefill_chunk = 512;     // a sequence advances by at most this many tokens in a step
+  int32_t reserve_blocks_per_seq =
+      1;  // blocks that admission leaves free in each group for every running sequence
 };
 
 struct SchedulerKnob {
@@ -31,7 +33,7 @@ struct SchedulerKnob {
   std::string_view unit;
   int32_t min = 0;
   int32_t max = 0;
-  int32_t SchedulerOptions::* value;
+  int32_t SchedulerOptions::*value;
 };
 
 inline constexpr SchedulerKnob kSchedulerKnobs[] = {

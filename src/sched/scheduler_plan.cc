@@ -126,7 +126,8 @@ void Scheduler::PromiseMemory(const Sequence& seq) {
   }
 }
 
-// Everything that runs can finish the tokens it holds, and has a reserve to grow into. Nothing runs: it fits, by CanAdd.
+// Everything that runs can finish the tokens it holds, and has a reserve to grow into. Nothing runs: it fits,
+// by CanAdd.
 bool Scheduler::CanAdmit(const Sequence& seq) {
   if (num_running() == max_running_ || Share(seq) == 0) return false;
   if (seq.wants_logits() && num_running_logits_ == limits_.max_logit_rows) return false;
@@ -144,9 +145,10 @@ void Scheduler::Enter(Sequence* seq, StepPlan* plan) {
   free_slots_.pop_back();
   if (seq->wants_logits()) ++num_running_logits_;
   seq->tokens.reserve(static_cast<size_t>(seq->max_total));
-  running_.insert(std::upper_bound(running_.begin(), running_.end(), seq,
-                                   [this](const Sequence* a, const Sequence* b) { return policy_->Before(*a, *b); }),
-                  seq);
+  running_.insert(
+      std::upper_bound(running_.begin(), running_.end(), seq,
+                       [this](const Sequence* a, const Sequence* b) { return policy_->Before(*a, *b); }),
+      seq);
 
   SlotSetup setup{.slot = seq->slot, .sampling = seq->spec.sampling};
   setup.history_begin = static_cast<int32_t>(plan->history_ids.size());
@@ -165,7 +167,8 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
   PlanRow row{.slot = seq->slot, .q_len = seq->q_len, .num_computed = seq->num_computed};
   if (!seq->device_has_last_token) {
     row.token_begin = static_cast<int32_t>(plan->token_ids.size());
-    plan->token_ids.insert(plan->token_ids.end(), seq->tokens.begin() + seq->num_computed, seq->tokens.begin() + end);
+    plan->token_ids.insert(plan->token_ids.end(), seq->tokens.begin() + seq->num_computed,
+                           seq->tokens.begin() + end);
   }
   if (end < seq->num_tokens()) row.next_token = seq->tokens[static_cast<size_t>(end)];
   if (end == seq->num_tokens() && seq->num_tokens() < seq->max_total) {
@@ -176,12 +179,13 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
     }
   }
   // Position p brings log p(prompt[p + 1]), so the prompt's last position has none.
-  if (spec.prompt_logprobs && is_new && seq->num_computed < seq->num_prompt - 1) row.outputs |= kOutputPromptLogprobs;
+  if (spec.prompt_logprobs && is_new && seq->num_computed < seq->num_prompt - 1)
+    row.outputs |= kOutputPromptLogprobs;
   if (spec.all_logits && is_new) row.outputs |= kOutputAllLogits;
   if (spec.mtp_logits) row.outputs |= kOutputMtp;
   seq->last_step = step_id_;
   plan->rows.push_back(row);
-  rows_.push_back({.seq = seq, .is_new = is_new});
+  rows_.push_back({.seq = seq, .num_new = std::max(0, end - std::max(seq->num_computed, seq->num_reported))});
 }
 
 }  // namespace cachalot

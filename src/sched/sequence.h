@@ -1,5 +1,6 @@
-// Sequence: what the scheduler knows of one request: its tokens, how many of them are computed, and where it stands.
-// Invariant: tokens = prompt, then everything sampled so far; preemption forgets the KV cache, never a token.
+// Sequence: what the scheduler knows of one request: its tokens, how many of them are computed, and where it
+// stands. Invariant: tokens = prompt, then everything sampled so far; preemption forgets the KV cache, never
+// a token.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,13 @@ namespace cachalot {
 struct SequenceSpec {
   std::vector<int32_t> prompt_ids;
   SamplingConfig sampling;
-  int32_t max_tokens = 0;           // 0: only compute the prompt
-  std::vector<int32_t> stop_ids;    // a sampled token among these ends the sequence
-  int32_t num_top_logprobs = -1;    // -1: none
+  int32_t max_tokens = 0;         // 0: only compute the prompt
+  std::vector<int32_t> stop_ids;  // a sampled token among these ends the sequence
+  int32_t num_top_logprobs = -1;  // -1: none
   bool prompt_logprobs = false;
   bool all_logits = false;
   bool mtp_logits = false;
-  int32_t priority = 0;             // lower runs first
+  int32_t priority = 0;  // lower runs first
 };
 
 enum class SequenceState { kNew, kWaiting, kRunning };
@@ -35,21 +36,21 @@ enum class SequenceEnd {
 struct Sequence {
   Sequence(uint64_t id_in, SequenceSpec spec_in) : id(id_in), spec(std::move(spec_in)) {}
 
-  const uint64_t id;                // ascending in order of arrival
-  SequenceSpec spec;                // prompt_ids moved to `tokens`
+  const uint64_t id;  // ascending in order of arrival
+  SequenceSpec spec;  // prompt_ids moved to `tokens`
   std::vector<int32_t> tokens;
   int32_t num_prompt = 0;
-  int32_t max_total = 0;            // it ends when it holds this many tokens
+  int32_t max_total = 0;  // it ends when it holds this many tokens
 
   SequenceState state = SequenceState::kNew;
-  int32_t slot = -1;                // while running
-  int32_t num_computed = 0;         // tokens in the KV cache
-  // Positions whose outputs (logits, prompt log-probabilities) the owner already has: after a preemption they are
-  // computed again but not reported again.
+  int32_t slot = -1;         // while running
+  int32_t num_computed = 0;  // tokens in the KV cache
+  // Positions whose outputs (logits, prompt log-probabilities) the owner already has: after a preemption they
+  // are computed again but not reported again.
   int32_t num_reported = 0;
   bool device_has_last_token = false;  // the runtime sampled tokens.back() in this slot
-  uint64_t last_step = 0;           // newest step with a row of this sequence
-  int32_t q_len = 0;                // its share of the step being planned
+  uint64_t last_step = 0;              // newest step with a row of this sequence
+  int32_t q_len = 0;                   // its share of the step being planned
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - num_prompt; }

@@ -10,13 +10,17 @@ namespace {
 
 std::atomic<int64_t> g_num_allocations{0};
 
-void Count() { g_num_allocations.fetch_add(1, std::memory_order_relaxed); }
+void Count() {
+  g_num_allocations.fetch_add(1, std::memory_order_relaxed);
+}
 
 }  // namespace
 
 namespace cachalot {
 
-int64_t NumHeapAllocations() { return g_num_allocations.load(std::memory_order_relaxed); }
+int64_t NumHeapAllocations() {
+  return g_num_allocations.load(std::memory_order_relaxed);
+}
 
 }  // namespace cachalot
 
@@ -64,7 +68,9 @@ int posix_memalign(void** out, size_t alignment, size_t size) {
   return 0;
 }
 
-void free(void* pointer) { __libc_free(pointer); }
+void free(void* pointer) {
+  __libc_free(pointer);
+}
 
 }  // extern "C"
 
@@ -81,25 +87,48 @@ void* operator new(size_t size) {
 void* operator new(size_t size, std::align_val_t alignment) {
   Count();
   void* pointer = nullptr;
-  if (posix_memalign(&pointer, static_cast<size_t>(alignment), size == 0 ? 1 : size) != 0) throw std::bad_alloc();
+  if (posix_memalign(&pointer, static_cast<size_t>(alignment), size == 0 ? 1 : size) != 0)
+    throw std::bad_alloc();
   return pointer;
 }
 
-void operator delete(void* pointer) noexcept { std::free(pointer); }
-void operator delete(void* pointer, size_t) noexcept { std::free(pointer); }
-void operator delete(void* pointer, std::align_val_t) noexcept { std::free(pointer); }
-void operator delete(void* pointer, size_t, std::align_val_t) noexcept { std::free(pointer); }
+void operator delete(void* pointer) noexcept {
+  std::free(pointer);
+}
+void operator delete(void* pointer, size_t) noexcept {
+  std::free(pointer);
+}
+void operator delete(void* pointer, std::align_val_t) noexcept {
+  std::free(pointer);
+}
+void operator delete(void* pointer, size_t, std::align_val_t) noexcept {
+  std::free(pointer);
+}
 
 void* operator new(size_t size, const std::nothrow_t&) noexcept {
   Count();
   return std::malloc(size == 0 ? 1 : size);
 }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return operator new(size, std::nothrow); }
-void* operator new[](size_t size) { return operator new(size); }
-void* operator new[](size_t size, std::align_val_t alignment) { return operator new(size, alignment); }
-void operator delete[](void* pointer) noexcept { std::free(pointer); }
-void operator delete[](void* pointer, size_t) noexcept { std::free(pointer); }
-void operator delete[](void* pointer, std::align_val_t) noexcept { std::free(pointer); }
-void operator delete[](void* pointer, size_t, std::align_val_t) noexcept { std::free(pointer); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept {
+  return operator new(size, std::nothrow);
+}
+void* operator new[](size_t size) {
+  return operator new(size);
+}
+void* operator new[](size_t size, std::align_val_t alignment) {
+  return operator new(size, alignment);
+}
+void operator delete[](void* pointer) noexcept {
+  std::free(pointer);
+}
+void operator delete[](void* pointer, size_t) noexcept {
+  std::free(pointer);
+}
+void operator delete[](void* pointer, std::align_val_t) noexcept {
+  std::free(pointer);
+}
+void operator delete[](void* pointer, size_t, std::align_val_t) noexcept {
+  std::free(pointer);
+}
 
 #endif

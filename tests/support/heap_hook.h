@@ -1,6 +1,6 @@
 // HeapHook: counts what a test allocates, to prove that a step in steady state allocates nothing.
-// Linking the library replaces malloc and its relatives for the whole program (glibc), so that allocations of C code
-// count too; under AddressSanitizer, which has its own malloc, only operator new counts.
+// Linking the library replaces malloc and its relatives for the whole program (glibc), so that allocations of
+// C code count too; under AddressSanitizer, which has its own malloc, only operator new counts.
 #pragma once
 
 #include <cstdint>

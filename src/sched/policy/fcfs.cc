@@ -13,6 +13,8 @@ class FcfsPolicy final : public SchedulingPolicy {
 
 }  // namespace
 
-std::unique_ptr<SchedulingPolicy> MakeFcfsPolicy() { return std::make_unique<FcfsPolicy>(); }
+std::unique_ptr<SchedulingPolicy> MakeFcfsPolicy() {
+  return std::make_unique<FcfsPolicy>();
+}
 
 }  // namespace cachalot

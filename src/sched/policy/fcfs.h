@@ -1,4 +1,5 @@
-// First come, first served within a priority. The victim is the youngest of the lowest priority: it has lost least.
+// First come, first served within a priority. The victim is the youngest of the lowest priority: it has lost
+// least.
 #pragma once
 
 #include <memory>

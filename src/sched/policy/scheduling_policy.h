@@ -1,6 +1,6 @@
 // SchedulingPolicy: who goes first and who gives way. One file per policy beside this one.
-// What the scheduler's promise of progress rests on: Before is a strict total order that does not change while a
-// sequence waits or runs, and the victim is never the first of the candidates unless it stands alone.
+// What the scheduler's promise of progress rests on: Before is a strict total order that does not change
+// while a sequence waits or runs, and the victim is never the first of the candidates unless it stands alone.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ class SchedulingPolicy {
   virtual ~SchedulingPolicy() = default;
   // Order of the waiting queue, and of who gets memory first among the running.
   virtual bool Before(const Sequence& a, const Sequence& b) const = 0;
-  // The KV cache is exhausted and candidates[0] needs more: which of the candidates (in Before order) is preempted?
+  // The KV cache is exhausted and candidates[0] needs more: which of the candidates (in Before order) is
+  // preempted?
   virtual size_t ChooseVictim(std::span<Sequence* const> candidates) const = 0;
 };
 

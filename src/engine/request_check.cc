@@ -1,0 +1,61 @@
+#include "engine/request_check.h"
+
+#include <cmath>
+
+namespace cachalot {
+namespace {
+
+Status CheckNumber(const char* name, float value, float min, float max) {
+  if (std::isfinite(value) && value >= min && value <= max) return Status::Ok();
+  return InvalidArgument("{} is {}: must be in {}..{}", name, value, min, max);
+}
+
+Status CheckSampling(const SamplingConfig& sampling, int32_t vocab_size) {
+  RETURN_IF_ERROR(CheckNumber("temperature", sampling.temperature, 0.0f, 1000.0f));
+  RETURN_IF_ERROR(CheckNumber("top_p", sampling.top_p, 0.0f, 1.0f));
+  RETURN_IF_ERROR(CheckNumber("min_p", sampling.min_p, 0.0f, 1.0f));
+  RETURN_IF_ERROR(CheckNumber("presence_penalty", sampling.presence_penalty, -1000.0f, 1000.0f));
+  RETURN_IF_ERROR(CheckNumber("frequency_penalty", sampling.frequency_penalty, -1000.0f, 1000.0f));
+  RETURN_IF_ERROR(CheckNumber("repetition_penalty", sampling.repetition_penalty, 0.001f, 1000.0f));
+  if (sampling.top_k < 0) return InvalidArgument("top_k is {}: must be at least 0 (0: off)", sampling.top_k);
+  for (const TokenBias& bias : sampling.logit_bias) {
+    if (bias.token_id < 0 || bias.token_id >= vocab_size) {
+      return InvalidArgument("logit_bias names token {}: the vocabulary has {}", bias.token_id, vocab_size);
+    }
+    if (!std::isfinite(bias.bias))
+      return InvalidArgument("logit_bias of token {} is {}", bias.token_id, bias.bias);
+  }
+  return Status::Ok();
+}
+
+// Text is emitted up to the beginning of a possible match, which must not be inside a character.
+bool BeginsInsideCharacter(const std::string& text) {
+  return (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80;
+}
+
+}  // namespace
+
+Status CheckRequest(const Request& request, int32_t vocab_size, bool has_tokenizer) {
+  for (size_t i = 0; i < request.prompt_ids.size(); ++i) {
+    const int32_t token = request.prompt_ids[i];
+    if (token < 0 || token >= vocab_size) {
+      return InvalidArgument("prompt token {} is {}: the vocabulary has {}", i, token, vocab_size);
+    }
+  }
+  RETURN_IF_ERROR(CheckSampling(request.sampling, vocab_size));
+  if (request.num_top_logprobs < -1 || request.num_top_logprobs > vocab_size) {
+    return InvalidArgument("num_top_logprobs is {}: must be in -1..{}", request.num_top_logprobs, vocab_size);
+  }
+  if (!request.stop_strings.empty() && !has_tokenizer) {
+    return InvalidArgument("stop strings need a tokenizer, and this model has none");
+  }
+  for (size_t i = 0; i < request.stop_strings.size(); ++i) {
+    if (request.stop_strings[i].empty()) return InvalidArgument("stop string {} is empty", i);
+    if (BeginsInsideCharacter(request.stop_strings[i])) {
+      return InvalidArgument("stop string {} begins inside a UTF-8 character", i);
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace cachalot

@@ -1,0 +1,12 @@
+// Everything about a request that can be found wrong before it is queued, but for its size
+// (Scheduler::CanAdd).
+#pragma once
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace cachalot {
+
+Status CheckRequest(const Request& request, int32_t vocab_size, bool has_tokenizer);
+
+}  // namespace cachalot

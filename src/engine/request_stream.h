@@ -1,0 +1,38 @@
+// RequestStream: the text of one request, from its tokens, with stop strings found and cut off.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/stop_matcher.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cachalot {
+
+class RequestStream {
+ public:
+  // Without a tokenizer the text is always empty.
+  RequestStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings);
+
+  // Begins a new piece of text.
+  void BeginStep() { text_.clear(); }
+  void Push(int32_t token);
+  // No more tokens: gives out what was held back, unless a stop string ended the text.
+  void Finish();
+
+  // What was completed since BeginStep.
+  std::string_view text() const { return text_; }
+  // A stop string is complete; the text ends before it.
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::optional<StreamDecoder> decoder_;
+  StopMatcher matcher_;
+  std::string text_;
+  bool stopped_ = false;
+};
+
+}  // namespace cachalot

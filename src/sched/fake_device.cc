@@ -1,0 +1,198 @@
+#include "sched/fake_device.h"
+
+#include <algorithm>
+
+namespace cachalot {
+
+FakeDevice::FakeDevice(SchedulerLimits limits) : limits_(std::move(limits)) {
+  model_.vocab_size = limits_.vocab_size;
+  slots_.resize(static_cast<size_t>(limits_.max_seqs));
+  for (const KvGroupInfo& group : limits_.kv_groups) {
+    model_.windows.push_back(group.window);
+    cells_.emplace_back(static_cast<size_t>(group.num_blocks) * static_cast<size_t>(group.block_tokens));
+    for (Slot& slot : slots_) {
+      slot.tables.emplace_back(static_cast<size_t>(limits_.max_context / group.block_tokens + 1), -1);
+    }
+  }
+  tokens_.reserve(static_cast<size_t>(limits_.max_step_tokens));
+  hidden_.reserve(static_cast<size_t>(limits_.max_step_tokens));
+}
+
+Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
+  result->Clear();
+  result->step_id = plan.step_id;
+  if (plan.rows.empty()) return Internal("step {} has no rows", plan.step_id);
+  if (plan.rows.size() > slots_.size())
+    return Internal("{} rows for {} slots", plan.rows.size(), slots_.size());
+  if (plan.num_tokens() > limits_.max_step_tokens) {
+    return Internal("{} tokens in a step of at most {}", plan.num_tokens(), limits_.max_step_tokens);
+  }
+  if (!plan.block_copies.empty()) return Internal("a block copy, though no sequence was forked");
+  int64_t logit_rows = 0;
+  for (const PlanRow& row : plan.rows) {
+    RETURN_IF_ERROR(CheckRow(plan, row));
+    if (row.outputs & (kOutputAllLogits | kOutputMtp)) logit_rows += row.q_len;
+  }
+  if (logit_rows > limits_.max_logit_rows)
+    return Internal("{} logit rows, at most {}", logit_rows, limits_.max_logit_rows);
+
+  for (const SlotSetup& setup : plan.setups) RETURN_IF_ERROR(SetUp(plan, setup));
+  for (const BlockWrite& write : plan.block_writes) {
+    const auto group = static_cast<size_t>(write.group);
+    if (write.block_id < 0 || write.block_id >= limits_.kv_groups[group].num_blocks) {
+      return Internal("block {} of group {}", write.block_id, group);
+    }
+    slots_[static_cast<size_t>(write.slot)].tables[group][static_cast<size_t>(write.index)] = write.block_id;
+  }
+  // All writes before all reads, as in a layer: a row must not see another's tokens even then.
+  for (const PlanRow& row : plan.rows) {
+    Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    for (int32_t i = 0; i < row.q_len; ++i) {
+      const int32_t token =
+          row.token_begin < 0 ? slot.last_token : plan.token_ids[static_cast<size_t>(row.token_begin + i)];
+      const int32_t position = row.num_computed + i;
+      for (size_t g = 0; g < cells_.size(); ++g) {
+        Cell* cell = Find(slot, g, position);
+        if (cell == nullptr)
+          return Internal("slot {}: no block of group {} for position {}", row.slot, g, position);
+        *cell = {.value = FakeModel::KvValue(token, position), .owner = slot.residency, .position = position};
+      }
+    }
+  }
+  for (const PlanRow& row : plan.rows) RETURN_IF_ERROR(RunRow(plan, row, result));
+  ++num_steps_;
+  num_rows_ += static_cast<int64_t>(plan.rows.size());
+  return Status::Ok();
+}
+
+Status FakeDevice::CheckRow(const StepPlan& plan, const PlanRow& row) {
+  if (row.slot < 0 || row.slot >= limits_.max_seqs)
+    return Internal("slot {} of {}", row.slot, limits_.max_seqs);
+  if (std::count_if(plan.rows.begin(), plan.rows.end(),
+                    [&](const PlanRow& other) { return other.slot == row.slot; }) > 1) {
+    return Internal("slot {} has two rows", row.slot);
+  }
+  const bool enters = std::any_of(plan.setups.begin(), plan.setups.end(),
+                                  [&](const SlotSetup& setup) { return setup.slot == row.slot; });
+  const Slot& slot = slots_[static_cast<size_t>(row.slot)];
+  if (row.q_len < 1) return Internal("slot {}: a row of {} tokens", row.slot, row.q_len);
+  if (row.num_computed != (enters ? 0 : slot.num_computed)) {
+    return Internal("slot {} holds {} tokens, the plan says {}", row.slot, slot.num_computed,
+                    row.num_computed);
+  }
+  if (row.num_computed + row.q_len > limits_.max_context) {
+    return Internal("slot {}: {} tokens in a context of {}", row.slot, row.num_computed + row.q_len,
+                    limits_.max_context);
+  }
+  if (row.token_begin < 0) {
+    if (row.q_len != 1 || enters || slot.last_token < 0)
+      return Internal("slot {} has no last sampled token", row.slot);
+  } else if (static_cast<size_t>(row.token_begin + row.q_len) > plan.token_ids.size()) {
+    return Internal("slot {}: its tokens end behind token_ids", row.slot);
+  }
+  return Status::Ok();
+}
+
+Status FakeDevice::SetUp(const StepPlan& plan, const SlotSetup& setup) {
+  Slot& slot = slots_[static_cast<size_t>(setup.slot)];
+  slot.residency = ++num_residencies_;
+  slot.num_computed = 0;
+  slot.last_token = -1;
+  slot.mtp_computed = 0;
+  slot.sampling = setup.sampling;
+  slot.history.clear();
+  // What an earlier residency left must never be read.
+  for (auto& table : slot.tables) std::fill(table.begin(), table.end(), -1);
+  if ((setup.history_len > 0) != setup.sampling.has_penalties()) {
+    return Internal("slot {}: a history of {} tokens", setup.slot, setup.history_len);
+  }
+  for (int32_t i = 0; i < setup.history_len; ++i) {
+    FakeCounts& counts = slot.history[plan.history_ids[static_cast<size_t>(setup.history_begin + i)]];
+    ++(i < setup.history_num_prompt ? counts.in_prompt : counts.in_output);
+  }
+  return Status::Ok();
+}
+
+FakeDevice::Cell* FakeDevice::Find(const Slot& slot, size_t group, int32_t position) {
+  const int32_t block_tokens = limits_.kv_groups[group].block_tokens;
+  const int32_t block = slot.tables[group][static_cast<size_t>(position / block_tokens)];
+  if (block < 0) return nullptr;
+  return &cells_[group][static_cast<size_t>(block * block_tokens + position % block_tokens)];
+}
+
+Result<uint64_t> FakeDevice::Hidden(const Slot& slot, int32_t position) {
+  uint64_t state = 0;
+  for (size_t g = 0; g < cells_.size(); ++g) {
+    const int32_t window = limits_.kv_groups[g].window;
+    for (int32_t p = window > 0 ? std::max(0, position - window + 1) : 0; p <= position; ++p) {
+      const Cell* cell = Find(slot, g, p);
+      if (cell == nullptr || cell->owner != slot.residency || cell->position != p) {
+        return Internal("group {}: position {} was overwritten or never written", g, p);
+      }
+      state = FakeModel::Attend(state, cell->value);
+    }
+  }
+  return state;
+}
+
+Status FakeDevice::RunRow(const StepPlan& plan, const PlanRow& row, StepResult* result) {
+  Slot& slot = slots_[static_cast<size_t>(row.slot)];
+  tokens_.clear();
+  hidden_.clear();
+  for (int32_t i = 0; i < row.q_len; ++i) {
+    tokens_.push_back(row.token_begin < 0 ? slot.last_token
+                                          : plan.token_ids[static_cast<size_t>(row.token_begin + i)]);
+    ASSIGN_OR_RETURN(const uint64_t hidden, Hidden(slot, row.num_computed + i));
+    hidden_.push_back(hidden);
+  }
+  slot.num_computed = row.num_computed + row.q_len;
+  ResultRow out{.slot = row.slot, .num_computed = slot.num_computed};
+
+  if (row.outputs & kOutputSample) {
+    out.sampled_token = model_.Sample(hidden_.back(), slot.sampling, slot.num_computed, slot.history);
+    slot.last_token = out.sampled_token;
+    if (slot.sampling.has_penalties()) ++slot.history[out.sampled_token].in_output;
+    if (row.outputs & kOutputTopLogprobs) {
+      out.sampled_logprob = model_.Logprob(hidden_.back(), out.sampled_token);
+      out.top_begin = static_cast<int32_t>(result->top_logprobs.size());
+      out.top_len = row.num_top_logprobs;
+      for (int32_t i = 0; i < row.num_top_logprobs; ++i) {
+        const int32_t token = model_.TopToken(hidden_.back(), i);
+        result->top_logprobs.push_back({.token_id = token, .logprob = model_.Logprob(hidden_.back(), token)});
+      }
+    }
+  }
+  if (row.outputs & kOutputPromptLogprobs) {
+    out.prompt_logprob_begin = static_cast<int32_t>(result->prompt_logprobs.size());
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      const int32_t next = i + 1 < tokens_.size() ? tokens_[i + 1] : row.next_token;
+      if (next < 0) break;
+      result->prompt_logprobs.push_back(model_.Logprob(hidden_[i], next));
+      ++out.prompt_logprob_len;
+    }
+  }
+  if (row.outputs & kOutputAllLogits) {
+    out.logits_begin = static_cast<int64_t>(result->logits.size());
+    for (const uint64_t hidden : hidden_) {
+      for (int32_t token = 0; token < model_.vocab_size; ++token)
+        result->logits.push_back(model_.Logit(hidden, token));
+    }
+  }
+  if (row.outputs & kOutputMtp) {
+    out.mtp_logits_begin = static_cast<int64_t>(result->mtp_logits.size());
+    if (slot.mtp_computed != row.num_computed) return Internal("slot {}: MTP slots were skipped", row.slot);
+    for (size_t i = 0; i < tokens_.size(); ++i) {
+      if (row.num_computed == 0 && i == 0) continue;
+      const uint64_t hidden = i == 0 ? slot.mtp_hidden : hidden_[i - 1];
+      for (int32_t token = 0; token < model_.vocab_size; ++token) {
+        result->mtp_logits.push_back(model_.MtpLogit(hidden, tokens_[i], token));
+      }
+    }
+    slot.mtp_computed = slot.num_computed;
+    slot.mtp_hidden = hidden_.back();
+  }
+  result->rows.push_back(out);
+  return Status::Ok();
+}
+
+}  // namespace cachalot

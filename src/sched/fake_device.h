@@ -1,0 +1,63 @@
+// FakeDevice: carries out step plans for a FakeModel, for tests. It knows a sequence only through the plan's
+// rows, tokens, setups and block tables, and keeps the KV contents by block id, so that a wrong plan gives
+// wrong tokens. It also checks the plan: limits, ranges, table entries, and that nobody overwrote a block
+// that a row reads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "sched/fake_model.h"
+#include "sched/plan.h"
+#include "sched/scheduler_options.h"
+
+namespace cachalot {
+
+class FakeDevice {
+ public:
+  explicit FakeDevice(SchedulerLimits limits);
+
+  const FakeModel& model() const { return model_; }
+  // kInternal: the plan is wrong, the message says how.
+  Status Run(const StepPlan& plan, StepResult* result);
+
+  int64_t num_steps() const { return num_steps_; }
+  int64_t num_rows() const { return num_rows_; }
+
+ private:
+  struct Cell {
+    uint64_t value = 0;
+    uint64_t owner = 0;  // the residency that wrote it
+    int32_t position = -1;
+  };
+  struct Slot {
+    uint64_t residency = 0;  // a new number for each SlotSetup; 0: never set up
+    int32_t num_computed = 0;
+    int32_t last_token = -1;
+    int32_t mtp_computed = 0;  // num_computed and hidden state at the end of the last row with kOutputMtp
+    uint64_t mtp_hidden = 0;
+    SamplingConfig sampling;
+    FakeHistory history;
+    std::vector<std::vector<int32_t>> tables;  // [groups][index]
+  };
+
+  Status CheckRow(const StepPlan& plan, const PlanRow& row);
+  Status SetUp(const StepPlan& plan, const SlotSetup& setup);
+  Status RunRow(const StepPlan& plan, const PlanRow& row, StepResult* result);
+  // The cell of a position, or null if the table has no block there.
+  Cell* Find(const Slot& slot, size_t group, int32_t position);
+  Result<uint64_t> Hidden(const Slot& slot, int32_t position);
+
+  SchedulerLimits limits_;
+  FakeModel model_;
+  std::vector<Slot> slots_;
+  std::vector<std::vector<Cell>> cells_;  // [groups][block * block_tokens + place]
+  std::vector<int32_t> tokens_;           // of the row being computed
+  std::vector<uint64_t> hidden_;
+  uint64_t num_residencies_ = 0;
+  int64_t num_steps_ = 0;
+  int64_t num_rows_ = 0;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,45 @@
+// FakeModel: a "language model" made of hashes, for tests. The next token depends on every token that real
+// attention would read, on seed and position, on the bias and on the tokens counted for penalties, so that
+// whatever the policy tower gets wrong gives a different text.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "sample/plan.h"
+
+namespace cachalot {
+
+// How often a token stands in the prompt and in the output: what penalties see.
+struct FakeCounts {
+  int32_t in_prompt = 0;
+  int32_t in_output = 0;
+};
+using FakeHistory = std::map<int32_t, FakeCounts>;
+
+struct FakeModel {
+  int32_t vocab_size = 50;
+  std::vector<int32_t> windows;  // of each KV group; 0: none
+
+  // What the KV cache holds for a token.
+  static uint64_t KvValue(int32_t token, int32_t position);
+  // Attention over values, in order of position.
+  static uint64_t Attend(uint64_t state, uint64_t kv_value);
+  // The hidden state at `position` of a sequence of which `tokens` are the first.
+  uint64_t Hidden(std::span<const int32_t> tokens, int32_t position) const;
+
+  int32_t Sample(uint64_t hidden, const SamplingConfig& sampling, int32_t position,
+                 const FakeHistory& history) const;
+  float Logit(uint64_t hidden, int32_t token) const;
+  float MtpLogit(uint64_t hidden, int32_t next_token, int32_t token) const;
+  float Logprob(uint64_t hidden, int32_t token) const;
+  int32_t TopToken(uint64_t hidden, int32_t rank) const;
+
+  // What a sequence generates when nothing disturbs it.
+  std::vector<int32_t> Generate(std::vector<int32_t> prompt, const SamplingConfig& sampling,
+                                int32_t max_tokens, std::span<const int32_t> stop_ids = {}) const;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,132 @@
+// SchedulerDriver: a scheduler with a fake device below it and the owner of the sequences above it, for
+// tests.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "sched/fake_device.h"
+#include "sched/policy/fcfs.h"
+#include "sched/scheduler.h"
+
+namespace cachalot {
+
+inline SchedulerLimits TestLimits(int32_t num_blocks = 64) {
+  return {.max_seqs = 8,
+          .max_step_tokens = 64,
+          .max_context = 128,
+          .vocab_size = 50,
+          .max_logit_rows = 16,
+          .kv_groups = {
+              {.name = "full", .block_tokens = 4, .num_blocks = num_blocks, .window = 0, .block_bytes = 1}}};
+}
+
+inline SequenceSpec TestSpec(std::vector<int32_t> prompt, int32_t max_tokens) {
+  SequenceSpec spec;
+  spec.prompt_ids = std::move(prompt);
+  spec.max_tokens = max_tokens;
+  return spec;
+}
+
+inline std::vector<int32_t> TestPrompt(int32_t length, int32_t start = 1) {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < length; ++i) prompt.push_back((start + 7 * i) % 50);
+  return prompt;
+}
+
+class SchedulerDriver {
+ public:
+  explicit SchedulerDriver(SchedulerLimits limits, SchedulerOptions options = {})
+      : limits_(limits), device_(limits) {
+    auto scheduler = Scheduler::Create(limits, options, MakeFcfsPolicy());
+    EXPECT_TRUE(scheduler.ok()) << scheduler.status().ToString();
+    scheduler_ = std::move(*scheduler);
+    budget_ = std::min(options.max_batch_tokens, limits.max_step_tokens);
+  }
+
+  uint64_t Add(SequenceSpec spec) {
+    const uint64_t id = ++last_id_;
+    auto seq = std::make_unique<Sequence>(id, std::move(spec));
+    scheduler_->Add(seq.get());
+    live_.emplace(id, std::move(seq));
+    return id;
+  }
+
+  // False: nothing was planned.
+  bool Step() {
+    scheduler_->Plan(&plan);
+    if (plan.rows.empty()) return false;
+    EXPECT_LE(plan.num_tokens(), budget_);
+    const Status status = device_.Run(plan, &result_);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    if (!status.ok()) return false;
+    scheduler_->Commit(result_);
+    for (const ScheduledRow& row : scheduler_->rows()) {
+      if (row.end != SequenceEnd::kNone) Remove(row.seq->id);
+    }
+    CheckBlocks();
+    return true;
+  }
+
+  int Run(int max_steps = 10000) {
+    int steps = 0;
+    while (steps < max_steps && Step()) ++steps;
+    EXPECT_TRUE(live_.empty()) << live_.size() << " sequences did not end in " << steps << " steps";
+    for (int32_t g = 0; g < scheduler_->blocks().num_groups(); ++g) {
+      EXPECT_EQ(scheduler_->blocks().pool(g).num_used(), 0);
+      EXPECT_EQ(scheduler_->blocks().pool(g).num_pending(), 0);
+    }
+    return steps;
+  }
+
+  void Remove(uint64_t id) {
+    Sequence* seq = live_.at(id).get();
+    scheduler_->Remove(seq);
+    done[id] = {seq->tokens.begin() + seq->num_prompt, seq->tokens.end()};
+    live_.erase(id);
+  }
+
+  // Nobody holds a block that another holds (nothing is forked here), and the pool knows exactly who holds
+  // what.
+  void CheckBlocks() {
+    const BlockManager& blocks = scheduler_->blocks();
+    for (int32_t g = 0; g < blocks.num_groups(); ++g) {
+      int32_t held = 0;
+      for (int32_t slot = 0; slot < limits_.max_seqs; ++slot) {
+        for (int32_t block : blocks.table(slot, g).blocks) {
+          if (block == kNoBlock) continue;
+          ++held;
+          ASSERT_EQ(blocks.pool(g).refcount(block), 1);
+        }
+      }
+      ASSERT_EQ(held, blocks.pool(g).num_used());
+    }
+  }
+
+  Scheduler& scheduler() { return *scheduler_; }
+  const FakeModel& model() const { return device_.model(); }
+  Sequence& seq(uint64_t id) { return *live_.at(id); }
+  std::vector<uint64_t> LiveIds() const {
+    std::vector<uint64_t> ids;
+    for (const auto& [id, seq] : live_) ids.push_back(id);
+    return ids;
+  }
+
+  StepPlan plan;
+  std::map<uint64_t, std::vector<int32_t>> done;
+
+ private:
+  SchedulerLimits limits_;
+  FakeDevice device_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::map<uint64_t, std::unique_ptr<Sequence>> live_;
+  StepResult result_;
+  uint64_t last_id_ = 0;
+  int32_t budget_ = 0;
+};
+
+}  // namespace cachalot

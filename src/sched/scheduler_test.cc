@@ -1,0 +1,236 @@
+#include "sched/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "sched/scheduler_driver.h"
+
+namespace cachalot {
+namespace {
+
+TEST(Scheduler, DecodesFirstThenPromptsThenNewcomers) {
+  SchedulerOptions options{.max_batch_tokens = 10, .prefill_chunk = 8};
+  SchedulerDriver driver(TestLimits(), options);
+  const uint64_t a = driver.Add(TestSpec(TestPrompt(3), 20));
+  driver.Step();
+  const uint64_t b = driver.Add(TestSpec(TestPrompt(20), 5));
+  const uint64_t c = driver.Add(TestSpec(TestPrompt(2), 5));
+  driver.Step();
+  // a decodes (1), b gets its chunk (8), c what is left (1).
+  ASSERT_EQ(driver.plan.rows.size(), 3u);
+  EXPECT_EQ(driver.plan.rows[0].slot, driver.seq(a).slot);
+  EXPECT_EQ(driver.plan.rows[0].token_begin, -1) << "decode rows take the runtime's last token";
+  EXPECT_EQ(driver.plan.rows[1].slot, driver.seq(b).slot);
+  EXPECT_EQ(driver.plan.rows[1].q_len, 8);
+  EXPECT_EQ(driver.plan.rows[1].outputs, 0u);
+  EXPECT_EQ(driver.plan.rows[1].next_token, driver.seq(b).tokens[8]);
+  EXPECT_EQ(driver.plan.rows[2].slot, driver.seq(c).slot);
+  EXPECT_EQ(driver.plan.rows[2].q_len, 1);
+  EXPECT_EQ(driver.plan.setups.size(), 2u);
+  driver.Step();
+  // a (1), then the prompts that run, in order: b (8), c (1).
+  ASSERT_EQ(driver.plan.rows.size(), 3u);
+  EXPECT_EQ(driver.plan.rows[1].num_computed, 8);
+  EXPECT_EQ(driver.plan.rows[2].outputs, kOutputSample);
+  EXPECT_TRUE(driver.plan.setups.empty());
+  driver.Run();
+  EXPECT_EQ(driver.done[a], driver.model().Generate(TestPrompt(3), {}, 20));
+  EXPECT_EQ(driver.done[b], driver.model().Generate(TestPrompt(20), {}, 5));
+}
+
+TEST(Scheduler, ChunksAndBudgetsChangeNothing) {
+  for (int32_t chunk : {1, 7, 64, 512}) {
+    for (int32_t budget : {1, 5, 64}) {
+      SchedulerDriver driver(TestLimits(), {.max_batch_tokens = budget, .prefill_chunk = chunk});
+      std::map<uint64_t, std::vector<int32_t>> expected;
+      for (int32_t length : {1, 2, 17, 33, 100}) {
+        SequenceSpec spec = TestSpec(TestPrompt(length, length), 9);
+        spec.sampling.temperature = 0.5f;
+        spec.sampling.seed = static_cast<uint64_t>(length);
+        const auto tokens = driver.model().Generate(spec.prompt_ids, spec.sampling, 9);
+        expected[driver.Add(std::move(spec))] = tokens;
+      }
+      driver.Run();
+      EXPECT_EQ(driver.done, expected) << "chunk " << chunk << ", budget " << budget;
+    }
+  }
+}
+
+TEST(Scheduler, LowerPriorityNumberRunsFirst) {
+  SchedulerLimits limits = TestLimits();
+  limits.max_seqs = 1;
+  SchedulerDriver driver(limits);
+  std::vector<uint64_t> ids;
+  for (int32_t priority : {2, 1, 0, 1}) {
+    SequenceSpec spec = TestSpec(TestPrompt(4), 3);
+    spec.priority = priority;
+    ids.push_back(driver.Add(std::move(spec)));
+  }
+  std::vector<uint64_t> order;
+  while (driver.Step()) {
+    for (const auto& [id, tokens] : driver.done) {
+      if (std::find(order.begin(), order.end(), id) == order.end()) order.push_back(id);
+    }
+  }
+  EXPECT_EQ(order, (std::vector<uint64_t>{ids[2], ids[1], ids[3], ids[0]}));
+}
+
+TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriority) {
+  // Four sequences of 2 blocks each grow into a pool of 10 blocks: at the third block of each there is not
+  // enough.
+  SchedulerDriver driver(TestLimits(10), {.reserve_blocks_per_seq = 0});
+  std::vector<uint64_t> ids;
+  for (int32_t priority : {0, 1, 0, 1}) {
+    SequenceSpec spec = TestSpec(TestPrompt(6), 12);
+    spec.priority = priority;
+    ids.push_back(driver.Add(std::move(spec)));
+  }
+  while (driver.scheduler().num_preemptions() == 0) ASSERT_TRUE(driver.Step());
+  EXPECT_EQ(driver.seq(ids[3]).state, SequenceState::kWaiting);
+  EXPECT_EQ(driver.seq(ids[3]).num_computed, 0);
+  EXPECT_GT(driver.seq(ids[3]).num_generated(), 0) << "its tokens stay";
+  EXPECT_EQ(driver.seq(ids[1]).state, SequenceState::kRunning);
+  driver.Run();
+  for (uint64_t id : ids) EXPECT_EQ(driver.done[id], driver.model().Generate(TestPrompt(6), {}, 12));
+}
+
+TEST(Scheduler, PreemptionChangesNoToken) {
+  SamplingConfig sampling{
+      .temperature = 1.0f, .repetition_penalty = 1.1f, .seed = 5, .logit_bias = {{3, 1.5f}}};
+  for (int32_t num_blocks : {11, 13, 20}) {
+    SchedulerDriver driver(TestLimits(num_blocks),
+                           {.max_batch_tokens = 16, .prefill_chunk = 5, .reserve_blocks_per_seq = 0});
+    std::map<uint64_t, std::vector<int32_t>> expected;
+    for (int32_t i = 0; i < 12; ++i) {
+      SequenceSpec spec = TestSpec(TestPrompt(3 + i, i), 30 - i);
+      spec.sampling = sampling;
+      const auto tokens = driver.model().Generate(spec.prompt_ids, sampling, spec.max_tokens);
+      expected[driver.Add(std::move(spec))] = tokens;
+    }
+    driver.Run();
+    EXPECT_GT(driver.scheduler().num_preemptions(), 3) << num_blocks;
+    EXPECT_EQ(driver.done, expected) << num_blocks;
+  }
+}
+
+TEST(Scheduler, WindowGroupsHoldOnlyTheirWindow) {
+  SchedulerLimits limits = TestLimits(40);
+  limits.kv_groups.push_back(
+      {.name = "window", .block_tokens = 4, .num_blocks = 5, .window = 9, .block_bytes = 1});
+  limits.max_context = 120;
+  SchedulerDriver driver(limits, {.prefill_chunk = 64});
+  const uint64_t a = driver.Add(TestSpec(TestPrompt(60), 50));
+  int32_t most = 0;
+  while (driver.Step()) most = std::max(most, driver.scheduler().blocks().pool(1).num_used());
+  EXPECT_LE(most, 5);
+  EXPECT_EQ(driver.done[a], driver.model().Generate(TestPrompt(60), {}, 50));
+}
+
+TEST(Scheduler, RefusesWhatCanNeverFit) {
+  SchedulerDriver driver(TestLimits(/*num_blocks=*/10));  // 40 tokens, in a context of 128
+  const Scheduler& scheduler = driver.scheduler();
+  EXPECT_EQ(scheduler.max_seq_tokens(), 40);
+  EXPECT_EQ(scheduler.CanAdd(TestSpec(TestPrompt(41), 0)).message(),
+            "the prompt has 41 tokens: the KV cache holds 40");
+  EXPECT_FALSE(scheduler.CanAdd(TestSpec(TestPrompt(40), 1)).ok());
+  EXPECT_TRUE(scheduler.CanAdd(TestSpec(TestPrompt(40), 0)).ok());
+  EXPECT_FALSE(scheduler.CanAdd(TestSpec({}, 1)).ok());
+  EXPECT_FALSE(scheduler.CanAdd(TestSpec({1}, -1)).ok());
+  // What may grow without end is cut at the room there is.
+  const uint64_t full = driver.Add(TestSpec(TestPrompt(10), 1000000));
+  const uint64_t prompt_only = driver.Add(TestSpec(TestPrompt(40), 0));
+  driver.Run();
+  EXPECT_EQ(driver.done[full].size(), 30u);
+  EXPECT_TRUE(driver.done[prompt_only].empty());
+}
+
+TEST(Scheduler, LogitRowsAreSharedAndNobodyStarves) {
+  SchedulerLimits limits = TestLimits();
+  limits.max_logit_rows = 3;
+  SchedulerDriver driver(limits);
+  std::map<uint64_t, std::vector<int32_t>> expected;
+  for (int32_t i = 0; i < 6; ++i) {
+    SequenceSpec spec = TestSpec(TestPrompt(10 + i, i), 8);
+    (i % 2 == 0 ? spec.all_logits : spec.mtp_logits) = true;
+    const auto tokens = driver.model().Generate(spec.prompt_ids, {}, 8);
+    expected[driver.Add(std::move(spec))] = tokens;
+  }
+  driver.Run();  // the device checks the limit
+  EXPECT_EQ(driver.done, expected);
+}
+
+TEST(Scheduler, EndsAtAStopTokenOrABadOne) {
+  SchedulerDriver driver(TestLimits());
+  const auto plain = driver.model().Generate(TestPrompt(5), {}, 20);
+  SequenceSpec spec = TestSpec(TestPrompt(5), 20);
+  spec.stop_ids = {plain[7], 1000};
+  const uint64_t id = driver.Add(std::move(spec));
+  driver.Run();
+  EXPECT_EQ(driver.done[id], driver.model().Generate(TestPrompt(5), {}, 20, std::vector<int32_t>{plain[7]}));
+
+  auto scheduler = *Scheduler::Create(TestLimits(), {}, MakeFcfsPolicy());
+  Sequence seq(1, TestSpec({1}, 5));
+  scheduler->Add(&seq);
+  StepPlan plan;
+  scheduler->Plan(&plan);
+  StepResult result;
+  result.step_id = plan.step_id;
+  result.rows.push_back({.slot = plan.rows[0].slot, .num_computed = 1, .sampled_token = -1});
+  scheduler->Commit(result);
+  EXPECT_EQ(scheduler->rows()[0].end, SequenceEnd::kBadToken);
+  scheduler->Remove(&seq);
+}
+
+TEST(Scheduler, AnAbandonedStepFreesEverything) {
+  auto scheduler = *Scheduler::Create(TestLimits(), {}, MakeFcfsPolicy());
+  Sequence a(1, TestSpec(TestPrompt(30), 5)), b(2, TestSpec(TestPrompt(9), 5));
+  scheduler->Add(&a);
+  scheduler->Add(&b);
+  StepPlan plan;
+  scheduler->Plan(&plan);
+  ASSERT_EQ(plan.rows.size(), 2u);
+  scheduler->Abandon();
+  for (const ScheduledRow& row : scheduler->rows()) scheduler->Remove(row.seq);
+  EXPECT_EQ(scheduler->blocks().pool(0).num_free(), 64);
+  EXPECT_EQ(scheduler->num_running() + scheduler->num_waiting(), 0);
+  scheduler->Plan(&plan);
+  EXPECT_TRUE(plan.rows.empty());
+}
+
+TEST(Scheduler, KnobsAndLimitsAreChecked) {
+  const auto error = [](SchedulerLimits limits, SchedulerOptions options) {
+    return CheckSchedulerOptions(limits, options).message();
+  };
+  EXPECT_EQ(error(TestLimits(), {}), "");
+  EXPECT_EQ(error(TestLimits(), {.max_batch_tokens = 0}),
+            "max_batch_tokens is 0 tokens: must be in 1..1048576");
+  EXPECT_EQ(error(TestLimits(), {.prefill_chunk = -3}), "prefill_chunk is -3 tokens: must be in 1..1048576");
+  EXPECT_NE(error(TestLimits(0), {}), "");
+  SchedulerLimits limits = TestLimits();
+  limits.max_seqs = 0;
+  EXPECT_EQ(error(limits, {}), "the executor's max_seqs is 0: must be at least 1");
+}
+
+bool operator==(const PlanRow& a, const PlanRow& b) {
+  return a.slot == b.slot && a.q_len == b.q_len && a.num_computed == b.num_computed &&
+         a.token_begin == b.token_begin && a.next_token == b.next_token && a.outputs == b.outputs;
+}
+
+TEST(Scheduler, TheSameCallsGiveTheSamePlans) {
+  SchedulerDriver first(TestLimits(12)), second(TestLimits(12));
+  for (SchedulerDriver* driver : {&first, &second}) {
+    for (int32_t i = 0; i < 10; ++i) driver->Add(TestSpec(TestPrompt(3 + i, i), 20));
+  }
+  for (bool more = true; more;) {
+    more = first.Step();
+    ASSERT_EQ(second.Step(), more);
+    ASSERT_TRUE(std::equal(first.plan.rows.begin(), first.plan.rows.end(), second.plan.rows.begin(),
+                           second.plan.rows.end(), [](const auto& a, const auto& b) { return a == b; }));
+    ASSERT_EQ(first.plan.token_ids, second.plan.token_ids);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot
