@@ -37,7 +37,7 @@ BpeModel::BpeModel(const Vocab* vocab, std::vector<bool> ordinary, BpeOptions op
 
 int32_t BpeModel::FindOrdinary(std::string_view text) const {
   const int32_t id = vocab_->Find(text);
-  return id >= 0 && ordinary_[static_cast<size_t>(id)] ? id : -1;
+  return IsOrdinary(id) ? id : -1;
 }
 
 void BpeModel::ReserveMerges(int64_t num_merges) {
@@ -50,8 +50,14 @@ bool BpeModel::AddMerge(std::string_view left, std::string_view right) {
   merged_text_.append(right);
   const int32_t left_id = FindOrdinary(left);
   const int32_t right_id = FindOrdinary(right);
-  const int32_t merged_id = FindOrdinary(merged_text_);
+  // Most vocabularies list the results of merges in the order of the merges: a guess costs less than a search.
+  int32_t merged_id = -1;
+  for (const int32_t guess : {last_merged_id_, last_merged_id_ + 1}) {
+    if (vocab_->Text(guess) == merged_text_ && IsOrdinary(guess)) merged_id = guess;
+  }
+  if (merged_id < 0) merged_id = FindOrdinary(merged_text_);
   if (left_id < 0 || right_id < 0 || merged_id < 0) return false;
+  last_merged_id_ = merged_id;
   if (static_cast<size_t>(num_merges_ + 1) * 2 > slots_.size()) GrowPairs(std::max<size_t>(slots_.size() * 2, 64));
   const uint64_t key = PairKey(left_id, right_id);
   const size_t mask = slots_.size() - 1;

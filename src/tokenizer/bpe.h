@@ -53,6 +53,7 @@ class BpeModel {
     uint64_t value = kNoPair;  // rank << 32 | merged id
   };
 
+  bool IsOrdinary(int32_t id) const { return id >= 0 && id < vocab_->size() && ordinary_[static_cast<size_t>(id)]; }
   int32_t FindOrdinary(std::string_view text) const;
   // rank << 32 | merged id, kNoPair if the two do not merge.
   uint64_t FindPair(int32_t left, int32_t right) const;
@@ -69,6 +70,8 @@ class BpeModel {
   std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
   int64_t num_merges_ = 0;
   uint32_t next_rank_ = 0;
+  // Of the last AddMerge.
+  int32_t last_merged_id_ = -1;
   std::string merged_text_;
 };
 

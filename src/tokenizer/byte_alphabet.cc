@@ -41,17 +41,20 @@ int AlphabetToByte(int32_t code_point) {
 bool AppendAlphabetBytes(std::string_view text, std::string* out) {
   const size_t old_size = out->size();
   const Alphabet& alphabet = GetAlphabet();
-  for (size_t pos = 0; pos < text.size();) {
-    const Utf8Char c = NextUtf8Char(text.substr(pos));
-    const int byte = c.code_point >= 0 && c.code_point < kAlphabetEnd
-                         ? alphabet.byte[static_cast<size_t>(c.code_point)]
-                         : -1;
+  for (size_t pos = 0; pos < text.size(); ++pos) {
+    // Every character of the alphabet has one or two bytes.
+    int code_point = static_cast<uint8_t>(text[pos]);
+    if (code_point >= 0xC2 && code_point <= 0xC5 && pos + 1 < text.size()) {
+      code_point = (code_point & 0x1F) << 6 | (static_cast<uint8_t>(text[++pos]) & 0x3F);
+    } else if (code_point >= 0x80) {
+      code_point = 0;
+    }
+    const int byte = code_point < kAlphabetEnd ? alphabet.byte[static_cast<size_t>(code_point)] : -1;
     if (byte < 0) {
       out->resize(old_size);
       return false;
     }
     out->push_back(static_cast<char>(byte));
-    pos += static_cast<size_t>(c.size);
   }
   return true;
 }

@@ -28,7 +28,7 @@ struct EncodeOptions {
   bool parse_special = true;
   // Sorted or not, byte ranges [begin, end) of the text that came from a user: no control token is matched that overlaps
   // one of them. Added tokens that are plain text (a letter, a run of spaces) are matched everywhere.
-  std::span<const std::pair<int64_t, int64_t>> user_ranges;
+  std::span<const std::pair<int64_t, int64_t>> user_ranges = {};
 };
 
 class Tokenizer {

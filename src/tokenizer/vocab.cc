@@ -33,7 +33,8 @@ Status Vocab::Set(int64_t id, std::string_view text) {
     return InvalidArgument("the texts of the tokens are longer than {} bytes", UINT32_MAX);
   }
   if (id >= size()) entries_.resize(static_cast<size_t>(id) + 1);
-  entries_[static_cast<size_t>(id)] = {static_cast<uint32_t>(arena_.size()), static_cast<uint32_t>(text.size())};
+  const Entry entry{static_cast<uint32_t>(arena_.size()), static_cast<uint32_t>(text.size())};
+  entries_[static_cast<size_t>(id)] = entry;
   arena_.append(text);
   if (text.empty()) return Status::Ok();
 
@@ -42,11 +43,11 @@ Status Vocab::Set(int64_t id, std::string_view text) {
   const size_t mask = slots_.size() - 1;
   for (size_t i = hash & mask;; i = (i + 1) & mask) {
     if (slots_[i].id < 0) {
-      slots_[i] = {hash, static_cast<int32_t>(id)};
+      slots_[i] = {hash, static_cast<int32_t>(id), entry};
       ++num_used_;
       return Status::Ok();
     }
-    if (slots_[i].hash == hash && Text(slots_[i].id) == text) return Status::Ok();
+    if (slots_[i].hash == hash && Text(slots_[i].entry) == text) return Status::Ok();
   }
 }
 
@@ -55,7 +56,7 @@ int32_t Vocab::Find(std::string_view text) const {
   const uint32_t hash = Hash(text);
   const size_t mask = slots_.size() - 1;
   for (size_t i = hash & mask; slots_[i].id >= 0; i = (i + 1) & mask) {
-    if (slots_[i].hash == hash && Text(slots_[i].id) == text) return slots_[i].id;
+    if (slots_[i].hash == hash && Text(slots_[i].entry) == text) return slots_[i].id;
   }
   return -1;
 }

@@ -29,8 +29,7 @@ class Vocab {
   bool IsDefined(int64_t id) const { return id >= 0 && id < size() && entries_[static_cast<size_t>(id)].size > 0; }
   std::string_view Text(int64_t id) const {
     if (id < 0 || id >= size()) return {};
-    const Entry& entry = entries_[static_cast<size_t>(id)];
-    return {arena_.data() + entry.begin, entry.size};
+    return Text(entries_[static_cast<size_t>(id)]);
   }
   // -1: none.
   int32_t Find(std::string_view text) const;
@@ -41,12 +40,15 @@ class Vocab {
     uint32_t begin = 0;
     uint32_t size = 0;
   };
+  // With the text's place: finding costs a miss here and one in the arena.
   struct Slot {
     uint32_t hash = 0;
     int32_t id = -1;
+    Entry entry;
   };
 
   void Grow(size_t num_slots);
+  std::string_view Text(Entry entry) const { return {arena_.data() + entry.begin, entry.size}; }
 
   std::string arena_;
   std::vector<Entry> entries_;
