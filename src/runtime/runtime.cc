@@ -8,9 +8,9 @@
 namespace cachalot {
 namespace {
 
-// Positions whose logits are in memory at once: enough rows to use the head's matmul well, few enough to stay small
-// (32 x 150,000 x 4 bytes = 19 MB).
-constexpr int64_t kLogitTile = 32;
+// Positions whose logits are in memory at once: one per sequence, so that a decode step reads the head once, but not
+// without bound (256 x 150,000 x 4 bytes = 154 MB).
+int64_t LogitTile(const RuntimeOptions& options) { return std::clamp<int64_t>(options.max_seqs, 32, 256); }
 
 }  // namespace
 
@@ -23,10 +23,11 @@ Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const 
                              .capacity_tokens = options.kv_tokens};
   memory.kv_bytes = KvStore::PlanBytes(KvGroups(spec, with_mtp), kv);
   const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
+  const int64_t tile = LogitTile(options);
   memory.workspace_bytes =
-      std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, kLogitTile, options.num_threads),
+      std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, tile, options.num_threads),
                SampleWorkspaceBytes(spec.vocab_size)) +
-      (options.max_step_tokens + kLogitTile) * row + kLogitTile * spec.vocab_size * static_cast<int64_t>(sizeof(float)) +
+      (options.max_step_tokens + tile) * row + tile * spec.vocab_size * static_cast<int64_t>(sizeof(float)) +
       (with_mtp ? (2 * options.max_step_tokens + options.max_seqs) * row : 0);
   return memory;
 }
@@ -37,18 +38,20 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
   runtime->options_ = options;
   const ModelSpec& spec = model->spec();
   const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
+  const int64_t tile = LogitTile(options);
+  runtime->logit_tile_ = tile;
   ASSIGN_OR_RETURN(runtime->kv_, KvStore::Allocate(model->kv_groups(), {.dtype = options.kv_dtype,
                                                                          .block_tokens = options.block_tokens,
                                                                          .max_seqs = options.max_seqs,
                                                                          .max_context = options.max_context,
                                                                          .capacity_tokens = options.kv_tokens}));
   const int64_t workspace_bytes =
-      std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, kLogitTile, options.num_threads),
+      std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, tile, options.num_threads),
                SampleWorkspaceBytes(spec.vocab_size));
   ASSIGN_OR_RETURN(runtime->workspace_, Workspace::Allocate(workspace_bytes));
   ASSIGN_OR_RETURN(runtime->hidden_, Buffer::Allocate(options.max_step_tokens * row));
-  ASSIGN_OR_RETURN(runtime->normed_, Buffer::Allocate(kLogitTile * row));
-  ASSIGN_OR_RETURN(runtime->logits_, Buffer::Allocate(kLogitTile * spec.vocab_size * static_cast<int64_t>(sizeof(float))));
+  ASSIGN_OR_RETURN(runtime->normed_, Buffer::Allocate(tile * row));
+  ASSIGN_OR_RETURN(runtime->logits_, Buffer::Allocate(tile * spec.vocab_size * static_cast<int64_t>(sizeof(float))));
   if (model->has_mtp()) {
     ASSIGN_OR_RETURN(runtime->last_hidden_, Buffer::Allocate(options.max_seqs * row));
     ASSIGN_OR_RETURN(runtime->mtp_hidden_, Buffer::Allocate(options.max_step_tokens * row));
@@ -57,6 +60,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
   runtime->slots_.resize(static_cast<size_t>(options.max_seqs));
   runtime->token_ids_.resize(static_cast<size_t>(options.max_step_tokens));
   runtime->positions_.resize(static_cast<size_t>(options.max_step_tokens));
+  runtime->wanted_.reserve(static_cast<size_t>(options.max_step_tokens));
   runtime->spans_.reserve(static_cast<size_t>(options.max_seqs));
   runtime->result_.rows.reserve(static_cast<size_t>(options.max_seqs));
   runtime->result_.expert_counts.reserve(static_cast<size_t>(spec.num_moe_layers() * spec.moe.num_experts));
@@ -129,63 +133,74 @@ void Runtime::Gather(const StepPlan& plan) {
 }
 
 void Runtime::Output(const StepPlan& plan) {
+  const int64_t hidden_size = model_->spec().hidden_size;
   bool any_mtp = false;
-  for (size_t i = 0; i < plan.rows.size(); ++i) {
-    const PlanRow& row = plan.rows[i];
+  wanted_.clear();
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const PlanRow& row = plan.rows[r];
     ResultRow out;
     out.slot = row.slot;
     out.num_computed = row.num_computed + row.q_len;
-    OutputRow(row, &out, spans_[i].q_begin);
+    if (row.outputs & kOutputHidden) OutputHidden(row, &out, spans_[r].q_begin);
     result_.rows.push_back(out);
     any_mtp |= (row.outputs & kOutputMtp) != 0;
+    const bool every = row.outputs & (kOutputAllLogits | kOutputPromptLogprobs);
+    if (!every && !(row.outputs & kOutputSample)) continue;
+    for (int32_t i = every ? 0 : row.q_len - 1; i < row.q_len; ++i) wanted_.push_back({static_cast<int32_t>(r), i});
+  }
+  const auto num_wanted = static_cast<int64_t>(wanted_.size());
+  for (int64_t begin = 0; begin < num_wanted; begin += logit_tile_) {
+    const int64_t count = std::min(logit_tile_, num_wanted - begin);
+    for (int64_t i = 0; i < count; ++i) {
+      const Wanted& wanted = wanted_[static_cast<size_t>(begin + i)];
+      std::memcpy(normed_.as<float>() + i * hidden_size,
+                  hidden_.as<float>() + (spans_[static_cast<size_t>(wanted.row_idx)].q_begin + wanted.position) * hidden_size,
+                  sizeof(float) * hidden_size);
+    }
+    model_->FinalNorm(exec_, normed_.as<float>(), count, normed_.as<float>());
+    model_->Head(exec_, normed_.as<float>(), count, logits_.as<float>());
+    for (int64_t i = 0; i < count; ++i) {
+      const Wanted& wanted = wanted_[static_cast<size_t>(begin + i)];
+      const auto r = static_cast<size_t>(wanted.row_idx);
+      OutputPosition(plan.rows[r], &result_.rows[r], spans_[r].q_begin, wanted.position,
+                     logits_.as<float>() + i * info_.vocab_size);
+    }
   }
   if (any_mtp) OutputMtp(plan);
 }
 
-void Runtime::OutputRow(const PlanRow& row, ResultRow* out, int64_t token_begin) {
+void Runtime::OutputHidden(const PlanRow& row, ResultRow* out, int64_t token_begin) {
   const int64_t hidden_size = model_->spec().hidden_size;
-  const int64_t vocab = info_.vocab_size;
-  const bool sample = row.outputs & kOutputSample;
-  const bool all_logits = row.outputs & kOutputAllLogits;
-  const bool prompt_logprobs = row.outputs & kOutputPromptLogprobs;
-  const float* hidden = hidden_.as<float>() + token_begin * hidden_size;
-  if (row.outputs & kOutputHidden) {
-    out->hidden_begin = static_cast<int64_t>(result_.hidden.size());
-    result_.hidden.resize(result_.hidden.size() + static_cast<size_t>(row.q_len * hidden_size));
-    model_->FinalNorm(exec_, hidden, row.q_len, result_.hidden.data() + out->hidden_begin);
-  }
-  if (all_logits) out->logits_begin = static_cast<int64_t>(result_.logits.size());
-  out->prompt_logprob_begin = static_cast<int32_t>(result_.prompt_logprobs.size());
-  out->top_begin = static_cast<int32_t>(result_.top_logprobs.size());
-  if (!sample && !all_logits && !prompt_logprobs) return;
+  out->hidden_begin = static_cast<int64_t>(result_.hidden.size());
+  result_.hidden.resize(result_.hidden.size() + static_cast<size_t>(row.q_len * hidden_size));
+  model_->FinalNorm(exec_, hidden_.as<float>() + token_begin * hidden_size, row.q_len,
+                    result_.hidden.data() + out->hidden_begin);
+}
 
-  const int64_t first = all_logits || prompt_logprobs ? 0 : row.q_len - 1;
-  for (int64_t begin = first; begin < row.q_len; begin += kLogitTile) {
-    const int64_t count = std::min<int64_t>(kLogitTile, row.q_len - begin);
-    model_->FinalNorm(exec_, hidden + begin * hidden_size, count, normed_.as<float>());
-    model_->Head(exec_, normed_.as<float>(), count, logits_.as<float>());
-    for (int64_t i = begin; i < begin + count; ++i) {
-      float* logits = logits_.as<float>() + (i - begin) * vocab;
-      if (all_logits) result_.logits.insert(result_.logits.end(), logits, logits + vocab);
-      if (prompt_logprobs) {
-        const int32_t next = i + 1 < row.q_len ? token_ids_[token_begin + i + 1] : row.next_token;
-        if (next >= 0) {
-          result_.prompt_logprobs.push_back(LogprobOf({logits, static_cast<size_t>(vocab)}, next));
-          ++out->prompt_logprob_len;
-        }
-      }
-      if (sample && i == row.q_len - 1) {
-        const bool logprobs = row.outputs & kOutputTopLogprobs;
-        top_.resize(static_cast<size_t>(logprobs ? row.num_top_logprobs : 0));
-        const SampleRowResult drawn = slots_[static_cast<size_t>(row.slot)].Sample(
-            exec_, logits, info_.vocab_size, out->num_computed, logprobs ? row.num_top_logprobs : -1, top_);
-        out->sampled_token = drawn.token_id;
-        out->sampled_logprob = drawn.logprob;
-        out->top_len = static_cast<int32_t>(top_.size());
-        for (const TokenLogprob& entry : top_) result_.top_logprobs.push_back({entry.token_id, entry.logprob});
-      }
+// Positions come row by row, in order: so each row's pieces lie together in the result.
+void Runtime::OutputPosition(const PlanRow& row, ResultRow* out, int64_t token_begin, int32_t position, float* logits) {
+  const auto vocab = static_cast<size_t>(info_.vocab_size);
+  if (row.outputs & kOutputAllLogits) {
+    if (out->logits_begin < 0) out->logits_begin = static_cast<int64_t>(result_.logits.size());
+    result_.logits.insert(result_.logits.end(), logits, logits + vocab);
+  }
+  if (row.outputs & kOutputPromptLogprobs) {
+    const int32_t next = position + 1 < row.q_len ? token_ids_[token_begin + position + 1] : row.next_token;
+    if (next >= 0) {
+      if (out->prompt_logprob_len++ == 0) out->prompt_logprob_begin = static_cast<int32_t>(result_.prompt_logprobs.size());
+      result_.prompt_logprobs.push_back(LogprobOf({logits, vocab}, next));
     }
   }
+  if (!(row.outputs & kOutputSample) || position + 1 != row.q_len) return;
+  const bool logprobs = row.outputs & kOutputTopLogprobs;
+  top_.resize(static_cast<size_t>(logprobs ? row.num_top_logprobs : 0));
+  const SampleRowResult drawn = slots_[static_cast<size_t>(row.slot)].Sample(
+      exec_, logits, info_.vocab_size, out->num_computed, logprobs ? row.num_top_logprobs : -1, top_);
+  out->sampled_token = drawn.token_id;
+  out->sampled_logprob = drawn.logprob;
+  out->top_begin = static_cast<int32_t>(result_.top_logprobs.size());
+  out->top_len = static_cast<int32_t>(top_.size());
+  for (const TokenLogprob& entry : top_) result_.top_logprobs.push_back({entry.token_id, entry.logprob});
 }
 
 void Runtime::OutputMtp(const StepPlan& plan) {
@@ -231,8 +246,8 @@ void Runtime::OutputMtp(const StepPlan& plan) {
                              .out = mtp_out_.as<float>(),
                              .mla_form = options_.mla_form});
   result_.mtp_logits.resize(static_cast<size_t>(next * vocab));
-  for (int64_t begin = 0; begin < next; begin += kLogitTile) {
-    const int64_t count = std::min<int64_t>(kLogitTile, next - begin);
+  for (int64_t begin = 0; begin < next; begin += logit_tile_) {
+    const int64_t count = std::min(logit_tile_, next - begin);
     model_->MtpHead(exec_, mtp_out_.as<float>() + begin * hidden_size, count, result_.mtp_logits.data() + begin * vocab);
   }
 }

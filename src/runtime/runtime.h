@@ -50,9 +50,10 @@ class Runtime final : public StepExecutor {
  private:
   Runtime() = default;
   void Gather(const StepPlan& plan);
+  // Logits of all wanted positions of the step, tile by tile, so that the head is read once for all sequences.
   void Output(const StepPlan& plan);
-  // Logits of the wanted positions of row `row_idx`, tile by tile.
-  void OutputRow(const PlanRow& row, ResultRow* out, int64_t token_begin);
+  void OutputPosition(const PlanRow& row, ResultRow* out, int64_t token_begin, int32_t position, float* logits);
+  void OutputHidden(const PlanRow& row, ResultRow* out, int64_t token_begin);
   void OutputMtp(const StepPlan& plan);
 
   RuntimeOptions options_;
@@ -69,9 +70,16 @@ class Runtime final : public StepExecutor {
   std::vector<int32_t> positions_;
   std::vector<SeqSpan> spans_;           // [max_seqs]
   std::vector<TokenLogprob> top_;
+  // A position of the step whose logits are wanted.
+  struct Wanted {
+    int32_t row_idx = 0;
+    int32_t position = 0;  // within the row
+  };
+  std::vector<Wanted> wanted_;           // [max_step_tokens]
+  int64_t logit_tile_ = 0;               // positions whose logits are in memory at once
   Buffer hidden_;                        // [max_step_tokens, hidden_size]
-  Buffer normed_;                        // [kLogitTile, hidden_size]
-  Buffer logits_;                        // [kLogitTile, vocab_size]
+  Buffer normed_;                        // [logit_tile, hidden_size]
+  Buffer logits_;                        // [logit_tile, vocab_size]
   // MTP: the normalised hidden state of each slot's last position, and the batch of MTP slots.
   Buffer last_hidden_;                   // [max_seqs, hidden_size]
   Buffer mtp_hidden_;                    // [max_step_tokens, hidden_size]

@@ -1,0 +1,134 @@
+// What a step costs: each weight is read once however many sequences it serves, only chosen experts are read, and a step
+// in steady state allocates nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/engine.h"
+#include "engine/model_bundle.h"
+#include "kernels/matmul/packed_matrix.h"
+#include "runtime/runtime.h"
+#include "support/heap_hook.h"
+
+namespace cachalot {
+namespace {
+
+struct Opened {
+  ModelBundle bundle;
+  std::unique_ptr<Engine> engine;
+};
+
+Opened Open(const std::string& dummy, int32_t layers, const std::string& type, int32_t max_seqs,
+            const std::string& isa = "auto") {
+  ModelOptions options;
+  options.dummy = dummy;
+  options.dummy_layers = layers;
+  options.dummy_type = type;
+  options.isa = isa;
+  options.num_threads = 2;
+  options.max_seqs = max_seqs;
+  options.context = 256;
+  options.max_step_tokens = 128;
+  options.max_logit_rows = 16;
+  Opened opened;
+  auto bundle = OpenModel(options);
+  EXPECT_TRUE(bundle.ok()) << bundle.status().ToString();
+  opened.bundle = std::move(bundle).value();
+  auto engine = Engine::Create(opened.bundle.runtime.get(), opened.bundle.tokenizer.get(), {});
+  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  opened.engine = std::move(engine).value();
+  return opened;
+}
+
+void Submit(Engine* engine, int32_t num_seqs, int32_t max_tokens) {
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    Request request;
+    for (int32_t t = 0; t < 5 + i; ++t) request.prompt_ids.push_back(100 + 7 * i + t);
+    request.max_tokens = max_tokens;
+    request.ignore_eos = true;
+    auto id = engine->Submit(std::move(request), [](const RequestOutput&) {});
+    ASSERT_TRUE(id.ok()) << id.status().ToString();
+  }
+}
+
+// Weight bytes that one decode step reads.
+int64_t DecodeStepBytes(Opened* opened, int32_t num_seqs) {
+  Submit(opened->engine.get(), num_seqs, 8);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(opened->engine->Step().ok());
+  const int64_t before = opened->bundle.runtime->counters().weight_bytes;
+  EXPECT_TRUE(opened->engine->Step().ok());
+  const int64_t bytes = opened->bundle.runtime->counters().weight_bytes - before;
+  EXPECT_TRUE(opened->engine->RunUntilIdle().ok());
+  return bytes;
+}
+
+TEST(Step, ReadsEachWeightOnceForAnyBatch) {
+  for (const char* type : {"Q8_0", "Q4_0", "BF16"}) {
+    Opened opened = Open("smollm2-135m", 1, type, 8);
+    const ModelSpec& spec = opened.bundle.spec;
+    // All that is owned is matrices, read once (the embedding as the head), and the norms' vectors.
+    const int64_t vectors = int64_t{2 * spec.num_layers + 1} * spec.hidden_size * 4;
+    const int64_t matrices = opened.bundle.memory.weight_bytes - vectors;
+    EXPECT_EQ(DecodeStepBytes(&opened, 1), matrices) << type;
+    EXPECT_EQ(DecodeStepBytes(&opened, 8), matrices) << type;
+  }
+}
+
+TEST(Step, ReadsOnlyTheChosenExperts) {
+  Opened opened = Open("deepseek-v2-lite", 2, "Q8_0", 1);
+  const ModelSpec& spec = opened.bundle.spec;
+  const PackOptions pack = {.isa = opened.bundle.runtime->options().isa};
+  const MoeSpec& moe = spec.moe;
+  const int64_t expert = PackedBytes(DType::kQ8_0, 2 * moe.intermediate, spec.hidden_size, pack) +
+                         PackedBytes(DType::kQ8_0, spec.hidden_size, moe.intermediate, pack);
+  const AttentionSpec& attention = spec.attention;
+  const int64_t vectors = 4 * (int64_t{2 * spec.num_layers + 1} * spec.hidden_size + int64_t{spec.num_layers} * attention.kv_lora_rank);
+  // The expanded form's kv_b is not read by a decode step, nor is the embedding table as a whole.
+  const int64_t kv_b = spec.num_layers * PackedBytes(DType::kF16, int64_t{attention.num_q_heads} * (attention.nope_dim + attention.v_dim),
+                                                     attention.kv_lora_rank, pack);
+  const int64_t table = DTypeBytes(DType::kQ8_0, int64_t{spec.vocab_size} * spec.hidden_size);
+  const int64_t all = opened.bundle.memory.weight_bytes - vectors - kv_b - table;
+  EXPECT_EQ(DecodeStepBytes(&opened, 1), all - (moe.num_experts - moe.top_k) * expert);
+}
+
+TEST(Step, AllocatesNothingInSteadyState) {
+  for (const char* isa : {"ref", "auto"}) {
+    Opened opened = Open("smollm2-135m", 1, "Q8_0", 4, isa);
+    Submit(opened.engine.get(), 4, 100);
+    for (int i = 0; i < 8; ++i) ASSERT_TRUE(opened.engine->Step().ok());
+    HeapCounter heap;
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(opened.engine->Step().ok());
+    EXPECT_EQ(heap.count(), 0) << isa;
+  }
+}
+
+std::vector<float> PromptLogits(Opened* opened) {
+  std::vector<float> logits;
+  Request request;
+  request.prompt_ids = {3, 1, 4, 1, 5};
+  request.all_logits = true;
+  EXPECT_TRUE(opened->engine->Submit(std::move(request), [&](const RequestOutput& output) {
+    logits.insert(logits.end(), output.logits.begin(), output.logits.end());
+  }).ok());
+  EXPECT_TRUE(opened->engine->RunUntilIdle().ok());
+  return logits;
+}
+
+TEST(Step, TheChosenInstructionSetIsTheOneThatRuns) {
+  if (BestIsa() < Isa::kAvx2) GTEST_SKIP() << "this CPU has no AVX2";
+  Opened ref = Open("smollm2-135m", 1, "Q8_0", 1, "ref");
+  Opened fast = Open("smollm2-135m", 1, "Q8_0", 1, "avx2");
+  const auto want = PromptLogits(&ref);
+  const auto got = PromptLogits(&fast);
+  ASSERT_EQ(got.size(), want.size());
+  // The SIMD path rounds activations to 8 bits, the reference does not: near, and not the same.
+  double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) worst = std::max<double>(worst, std::abs(got[i] - want[i]));
+  EXPECT_GT(worst, 1e-5);
+  EXPECT_LT(worst, 0.2);
+  EXPECT_EQ(fast.bundle.runtime->counters().generic_calls, 0) << "an op fell back to its reference";
+}
+
+}  // namespace
+}  // namespace cachalot
