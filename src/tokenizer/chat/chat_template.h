@@ -17,8 +17,10 @@
 namespace cachalot {
 
 // Ordered, because a template prints a tool's schema in the order in which the caller wrote it (and models were trained
-// on that); nlohmann::json would sort the keys. Parse requests with ChatJson::parse.
+// on that); nlohmann::json would sort the keys.
 using ChatJson = nlohmann::ordered_json;
+// Parses a request. Ordered objects look keys up one by one, so an object of more than 4096 keys is an error.
+Result<ChatJson> ParseChatJson(std::string_view text);
 
 struct ChatInput {
   const ChatJson* messages = nullptr;   // [{"role": …, "content": …}, …], required
@@ -28,8 +30,9 @@ struct ChatInput {
   const ChatJson* extra = nullptr;      // chat_template_kwargs: {"enable_thinking": false}; null: none
   std::optional<int64_t> now_unix_seconds;  // what strftime_now() shows, in local time; the clock when not set
 
-  // Bends OpenAI-shaped messages to what this template can read (see ChatTemplateCaps): text-only part lists become
-  // strings, a null or missing content becomes "", tool-call arguments become an object or a string. Off: rendered as is.
+  // Bends OpenAI-shaped messages to what this template can read (see ChatTemplateCaps): text parts are joined with
+  // newlines, a missing content becomes null and null becomes "" where null would fail, tool-call arguments become an
+  // object or a string, empty lists of tools and tool calls vanish. Off: rendered as is.
   bool adapt_messages = true;
 };
 
@@ -37,6 +40,10 @@ struct RenderedPrompt {
   std::string text;
   std::vector<std::pair<int64_t, int64_t>> user_ranges;  // byte ranges [begin, end): sorted, disjoint, merged
 };
+
+// Whether the template's own text after the last of the request's leaves a <think> open: then the model's answer begins
+// inside its reasoning.
+bool EndsInsideThink(const RenderedPrompt& prompt);
 
 // What a template may cost; beyond it Parse or Render return kExhausted.
 struct ChatTemplateLimits {

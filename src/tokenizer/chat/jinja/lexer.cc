@@ -1,0 +1,387 @@
+#include "tokenizer/chat/jinja/lexer.h"
+
+#include <algorithm>
+
+#include "tokenizer/chat/jinja/numbers.h"
+#include "tokenizer/chat/jinja/unicode.h"
+
+namespace cachalot::jinja {
+namespace {
+
+bool IsDigitAt(std::string_view s, size_t pos) { return pos < s.size() && s[pos] >= '0' && s[pos] <= '9'; }
+
+// End of digits with single underscores between them, npos when there is no digit at `pos`.
+template <typename IsDigitFn>
+size_t DigitsEnd(std::string_view s, size_t pos, IsDigitFn digit) {
+  if (pos >= s.size() || !digit(s[pos])) return std::string_view::npos;
+  while (pos < s.size()) {
+    if (digit(s[pos])) ++pos;
+    else if (s[pos] == '_' && pos + 1 < s.size() && digit(s[pos + 1])) pos += 2;
+    else break;
+  }
+  return pos;
+}
+
+bool IsDecimalChar(char c) { return c >= '0' && c <= '9'; }
+
+// The end of a float at `pos`: digits, then a fraction or an exponent or both; npos when it is none.
+size_t FloatEnd(std::string_view s, size_t pos) {
+  const size_t whole = DigitsEnd(s, pos, IsDecimalChar);
+  if (whole == s.npos) return s.npos;
+  size_t end = whole;
+  if (end < s.size() && s[end] == '.') {
+    const size_t fraction = DigitsEnd(s, end + 1, IsDecimalChar);
+    if (fraction == s.npos) return s.npos;
+    end = fraction;
+  }
+  if (end < s.size() && (s[end] | 0x20) == 'e') {
+    size_t exponent = end + 1;
+    if (exponent < s.size() && (s[exponent] == '+' || s[exponent] == '-')) ++exponent;
+    const size_t exponent_end = DigitsEnd(s, exponent, IsDecimalChar);
+    if (exponent_end != s.npos) return exponent_end;
+  }
+  return end > whole ? end : s.npos;
+}
+
+size_t IntegerEnd(std::string_view s, size_t pos) {
+  if (!IsDigitAt(s, pos)) return s.npos;
+  if (s[pos] == '0' && pos + 1 < s.size()) {
+    const char p = static_cast<char>(s[pos + 1] | 0x20);
+    const auto in_base = [p](char c) {
+      if (p == 'b') return c == '0' || c == '1';
+      if (p == 'o') return c >= '0' && c <= '7';
+      return IsDecimalChar(c) || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f');
+    };
+    if (p == 'b' || p == 'o' || p == 'x') {
+      const size_t first = pos + 2 < s.size() && s[pos + 2] == '_' ? pos + 3 : pos + 2;
+      const size_t end = DigitsEnd(s, first, in_base);
+      if (end != s.npos) return end;
+    }
+  }
+  if (s[pos] == '0') return DigitsEnd(s, pos, [](char c) { return c == '0'; });
+  return DigitsEnd(s, pos, IsDecimalChar);
+}
+
+}  // namespace
+
+std::string Describe(const Token& token) {
+  switch (token.type) {
+    case TokenType::kEnd: return "end of template";
+    case TokenType::kData: return "template text";
+    case TokenType::kVariableBegin: return "{{";
+    case TokenType::kVariableEnd: return "end of print statement";
+    case TokenType::kBlockBegin: return "{%";
+    case TokenType::kBlockEnd: return "end of statement block";
+    case TokenType::kString: return "string";
+    case TokenType::kInteger: return "integer";
+    case TokenType::kFloat: return "float";
+    case TokenType::kName:
+    case TokenType::kOperator: return token.text.substr(0, 60);
+  }
+  return "";
+}
+
+Lexer::Lexer(std::string_view source) {
+  source_.reserve(source.size());
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r') {
+      source_ += '\n';
+      if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
+    } else {
+      source_ += source[i];
+    }
+  }
+  if (source_.ends_with('\n')) source_.pop_back();
+}
+
+Status Lexer::Fail(std::string_view what) const { return InvalidArgument("template line {}: {}", line_, what); }
+
+void Lexer::Emit(TokenType type, std::string text) {
+  Token token;
+  token.type = type;
+  token.line = line_;
+  token.text = std::move(text);
+  ready_.push_back(std::move(token));
+}
+
+void Lexer::Advance(size_t to) {
+  line_ += static_cast<int>(std::count(source_.begin() + static_cast<ptrdiff_t>(pos_),
+                                       source_.begin() + static_cast<ptrdiff_t>(to), '\n'));
+  pos_ = to;
+}
+
+size_t Lexer::SkipSpace(size_t pos) const {
+  while (pos < source_.size()) {
+    size_t size;
+    if (!IsSpace(DecodeUtf8(source_, pos, &size))) break;
+    pos += size;
+  }
+  return pos;
+}
+
+Result<Token> Lexer::Next() {
+  while (ready_.empty()) {
+    if (pos_ >= source_.size()) {
+      Token end;
+      end.line = line_;
+      return end;
+    }
+    RETURN_IF_ERROR(state_ == State::kRoot ? Root() : Code());
+  }
+  Token token = std::move(ready_.front());
+  ready_.pop_front();
+  return token;
+}
+
+void Lexer::AddData(size_t begin, size_t end, char sign, bool is_variable) {
+  std::string_view text = std::string_view(source_).substr(begin, end - begin);
+  if (sign == '-') {
+    while (!text.empty()) {
+      const size_t last = PreviousUtf8(text, text.size());
+      size_t size;
+      if (!IsSpace(DecodeUtf8(text, last, &size))) break;
+      text = text.substr(0, last);
+    }
+  } else if (sign != '+' && !is_variable) {
+    const size_t newline = text.rfind('\n');
+    const size_t line_begin = newline == text.npos ? 0 : newline + 1;
+    if ((line_begin > 0 || line_starting_) && SkipSpace(begin + line_begin) >= end) text = text.substr(0, line_begin);
+  }
+  if (!text.empty()) Emit(TokenType::kData, std::string(text));
+}
+
+Status Lexer::Root() {
+  size_t tag = pos_;
+  for (;; ++tag) {
+    tag = source_.find('{', tag);
+    if (tag == source_.npos || tag + 1 == source_.size()) {
+      Emit(TokenType::kData, source_.substr(pos_));
+      Advance(source_.size());
+      return Status::Ok();
+    }
+    const char next = source_[tag + 1];
+    if (next == '{' || next == '%' || next == '#') break;
+  }
+  const char type = source_[tag + 1];
+  char sign = tag + 2 < source_.size() ? source_[tag + 2] : '\0';
+  if (sign != '-' && sign != '+') sign = '\0';
+  AddData(pos_, tag, sign, type == '{');
+  const size_t inside = tag + 2 + (sign != '\0');
+  Advance(inside);
+  if (type == '#') return Comment();
+  if (type == '%') {
+    // {% raw %} is a matter of the lexer.
+    size_t at = SkipSpace(inside);
+    if (source_.compare(at, 3, "raw") == 0) {
+      at = SkipSpace(at + 3);
+      if (source_.compare(at, 3, "-%}") == 0) {
+        Advance(SkipSpace(at + 3));
+        return Raw('-');
+      }
+      if (source_.compare(at, 2, "%}") == 0) {
+        Advance(at + 2);
+        return Raw('\0');
+      }
+    }
+  }
+  state_ = type == '{' ? State::kVariable : State::kBlock;
+  brackets_.clear();
+  Emit(type == '{' ? TokenType::kVariableBegin : TokenType::kBlockBegin, "");
+  return Status::Ok();
+}
+
+Status Lexer::Comment() {
+  const size_t end = source_.find("#}", pos_);
+  if (end == source_.npos) return Fail("missing end of comment tag");
+  const char sign = end > pos_ && (source_[end - 1] == '-' || source_[end - 1] == '+') ? source_[end - 1] : '\0';
+  size_t after = end + 2;
+  if (sign == '-') {
+    after = SkipSpace(after);
+  } else if (sign == '\0' && after < source_.size() && source_[after] == '\n') {
+    ++after;
+  }
+  line_starting_ = source_[after - 1] == '\n';
+  Advance(after);
+  return Status::Ok();
+}
+
+Status Lexer::Raw(char begin_sign) {
+  line_starting_ = begin_sign == '-' && source_[pos_ - 1] == '\n';
+  for (size_t tag = source_.find("{%", pos_); tag != source_.npos; tag = source_.find("{%", tag + 1)) {
+    size_t at = tag + 2;
+    char sign = at < source_.size() ? source_[at] : '\0';
+    if (sign != '-' && sign != '+') sign = '\0';
+    at = SkipSpace(at + (sign != '\0'));
+    if (at > source_.size() || source_.compare(at, 6, "endraw") != 0) continue;
+    at = SkipSpace(at + 6);
+    size_t after;
+    if (source_.compare(at, 3, "-%}") == 0) {
+      after = SkipSpace(at + 3);
+    } else if (source_.compare(at, 3, "+%}") == 0) {
+      after = at + 3;
+    } else if (source_.compare(at, 2, "%}") == 0) {
+      after = at + 2;
+      if (after < source_.size() && source_[after] == '\n') ++after;
+    } else {
+      continue;
+    }
+    AddData(pos_, tag, sign, false);
+    line_starting_ = source_[after - 1] == '\n';
+    Advance(after);
+    return Status::Ok();
+  }
+  return Fail("missing end of raw directive");
+}
+
+bool Lexer::TakeEnd() {
+  if (!brackets_.empty()) return false;
+  const std::string_view rest = std::string_view(source_).substr(pos_);
+  size_t after;
+  if (state_ == State::kVariable) {
+    if (rest.starts_with("-}}")) after = SkipSpace(pos_ + 3);
+    else if (rest.starts_with("}}")) after = pos_ + 2;
+    else return false;
+    Emit(TokenType::kVariableEnd, "");
+  } else {
+    if (rest.starts_with("-%}")) after = SkipSpace(pos_ + 3);
+    else if (rest.starts_with("+%}")) after = pos_ + 3;
+    else if (rest.starts_with("%}")) after = pos_ + 2 + (rest.size() > 2 && rest[2] == '\n');
+    else return false;
+    Emit(TokenType::kBlockEnd, "");
+  }
+  state_ = State::kRoot;
+  line_starting_ = source_[after - 1] == '\n';
+  Advance(after);
+  return true;
+}
+
+Status Lexer::Code() {
+  if (TakeEnd()) return Status::Ok();
+  const size_t word = SkipSpace(pos_);
+  if (word > pos_) {
+    Advance(word);
+    return Status::Ok();
+  }
+  if (IsDigitAt(source_, pos_)) return ReadNumber();
+  if (ReadName()) return Status::Ok();
+  if (source_[pos_] == '\'' || source_[pos_] == '"') return ReadString();
+  return ReadOperator();
+}
+
+Status Lexer::ReadNumber() {
+  const bool after_dot = pos_ > 0 && source_[pos_ - 1] == '.';
+  const size_t float_end = after_dot ? source_.npos : FloatEnd(source_, pos_);
+  const bool is_float = float_end != source_.npos;
+  const size_t end = is_float ? float_end : IntegerEnd(source_, pos_);
+  std::string digits = source_.substr(pos_, end - pos_);
+  digits.erase(std::remove(digits.begin(), digits.end(), '_'), digits.end());
+  if (is_float) {
+    Emit(TokenType::kFloat, "");
+    ready_.back().number = ParseFloat(digits).value_or(0);
+  } else {
+    NumberError error;
+    const std::optional<Int> value = ParseInt(digits, 0, &error);
+    if (!value) return Fail("the integer " + digits.substr(0, 60) + " is too large");
+    Emit(TokenType::kInteger, "");
+    ready_.back().integer = *value;
+  }
+  Advance(end);
+  return Status::Ok();
+}
+
+bool Lexer::ReadName() {
+  size_t end = pos_;
+  while (end < source_.size()) {
+    size_t size;
+    const uint32_t code = DecodeUtf8(source_, end, &size);
+    if (code != '_' && !IsAlnum(code)) break;
+    end += size;
+  }
+  if (end == pos_) return false;
+  Emit(TokenType::kName, source_.substr(pos_, end - pos_));
+  Advance(end);
+  return true;
+}
+
+Status Lexer::ReadString() {
+  const char quote = source_[pos_];
+  const int line = line_;
+  std::string out;
+  size_t at = pos_ + 1;
+  for (;; ++at) {
+    if (at >= source_.size()) return Fail(fmt::format("unexpected char {} (a string without an end)", quote));
+    const char c = source_[at];
+    if (c == quote) break;
+    if (c != '\\') {
+      out += c;
+      continue;
+    }
+    if (++at >= source_.size()) return Fail("a string without an end");
+    const char e = source_[at];
+    static constexpr std::string_view kFrom = "\\'\"abfnrtv";
+    static constexpr std::string_view kTo = "\\'\"\a\b\f\n\r\t\v";
+    const size_t simple = kFrom.find(e);
+    if (simple != std::string_view::npos) {
+      out += kTo[simple];
+    } else if (e == '\n') {
+      // A line that goes on.
+    } else if (e >= '0' && e <= '7') {
+      uint32_t code = 0;
+      size_t n = 0;
+      for (; n < 3 && at + n < source_.size() && source_[at + n] >= '0' && source_[at + n] <= '7'; ++n) {
+        code = code * 8 + static_cast<uint32_t>(source_[at + n] - '0');
+      }
+      at += n - 1;
+      char bytes[4];
+      out.append(bytes, EncodeUtf8(code, bytes));
+    } else if (e == 'x' || e == 'u' || e == 'U') {
+      const size_t count = e == 'x' ? 2 : e == 'u' ? 4 : 8;
+      uint32_t code = 0;
+      for (size_t n = 1; n <= count; ++n) {
+        const char h = at + n < source_.size() ? source_[at + n] : ' ';
+        const int lower = h | 0x20;
+        const int digit = IsDecimalChar(h) ? h - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+        if (digit < 0 || code > 0x0FFFFFFF) return Fail(fmt::format("truncated \\{} escape", e));
+        code = code * 16 + static_cast<uint32_t>(digit);
+      }
+      at += count;
+      if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return Fail("a string escape is no character");
+      char bytes[4];
+      out.append(bytes, EncodeUtf8(code, bytes));
+    } else if (e == 'N') {
+      return Fail("\\N escapes are not supported");
+    } else {
+      out += '\\';
+      out += e;
+    }
+  }
+  Emit(TokenType::kString, std::move(out));
+  ready_.back().line = line;
+  Advance(at + 1);
+  return Status::Ok();
+}
+
+Status Lexer::ReadOperator() {
+  static constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*",
+                                                    "%",  "~",  "[",  "]",  "(",  ")",  "{", "}", ">", "<",
+                                                    "=",  ".",  ":",  "|",  ",",  ";"};
+  const std::string_view rest = std::string_view(source_).substr(pos_);
+  for (const std::string_view op : kOperators) {
+    if (!rest.starts_with(op)) continue;
+    const char c = op[0];
+    if (c == '{') brackets_.push_back('}');
+    if (c == '(') brackets_.push_back(')');
+    if (c == '[') brackets_.push_back(']');
+    if (c == '}' || c == ')' || c == ']') {
+      if (brackets_.empty()) return Fail(fmt::format("unexpected '{}'", c));
+      if (brackets_.back() != c) return Fail(fmt::format("unexpected '{}', expected '{}'", c, brackets_.back()));
+      brackets_.pop_back();
+    }
+    Emit(TokenType::kOperator, std::string(op));
+    Advance(pos_ + op.size());
+    return Status::Ok();
+  }
+  return Fail(fmt::format("unexpected char {}", static_cast<int>(static_cast<uint8_t>(source_[pos_]))));
+}
+
+}  // namespace cachalot::jinja
