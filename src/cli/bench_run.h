@@ -1,0 +1,29 @@
+// One measurement of `bench`: a number of equal sequences through an engine, timed, with the bytes that were moved.
+#pragma once
+
+#include <cstdint>
+
+#include "cli/session.h"
+
+namespace cachalot {
+
+struct BenchCase {
+  int32_t threads = 0;
+  int32_t batch = 1;
+  int32_t prompt = 0;    // tokens of each sequence's prompt; 0: generation is measured
+  int32_t generate = 0;  // tokens that each sequence generates after a prompt of one token
+};
+
+struct BenchSample {
+  double seconds = 0.0;
+  int64_t tokens = 0;      // over all sequences
+  int64_t moved_bytes = 0; // weights and KV cache read from memory
+
+  double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
+  double bytes_per_second() const { return static_cast<double>(moved_bytes) / seconds; }
+};
+
+// A prompt is timed until its first token is there. kCancelled on Ctrl-C.
+Result<BenchSample> Measure(Session& session, const BenchCase& bench, const StopOnInterrupt& stop);
+
+}  // namespace cachalot

@@ -1,0 +1,240 @@
+// Flags, nearest words, conversations, windows through an engine: all that needs no model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/commands.h"
+#include "cli/conversation.h"
+#include "cli/flag_set.h"
+#include "cli/model_flags.h"
+#include "cli/nearest.h"
+#include "cli/ppl_run.h"
+#include "cli/sampling_flags.h"
+
+namespace cachalot {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(NearestTest, Distances) {
+  EXPECT_EQ(EditDistance("", "abc"), 3);
+  EXPECT_EQ(EditDistance("kitten", "sitting"), 3);
+  EXPECT_EQ(EditDistance("abcd", "abdc"), 1);
+  EXPECT_EQ(EditDistance("same", "same"), 0);
+}
+
+TEST(NearestTest, Words) {
+  const std::vector<std::string> known = {"--temp", "--threads", "--top-k", "--top-p", "--min-p", "-m", "--model"};
+  EXPECT_EQ(Nearest("--tmep", known), "--temp");
+  EXPECT_EQ(Nearest("--temperature", known), "--temp");
+  EXPECT_EQ(Nearest("--thread", known), "--threads");
+  EXPECT_EQ(Nearest("--topk", known), "--top-k");
+  EXPECT_EQ(Nearest("--modle", known), "--model");
+  EXPECT_EQ(Nearest("x", {}), "");
+}
+
+struct Values {
+  FlagSet set{"test -n N", "A test."};
+  int32_t number = 7;
+  int64_t seed = -1;
+  float temp = 0.5f;
+  std::string text, choice = "auto", positional;
+  std::vector<std::string> stops;
+  std::vector<int32_t> list;
+  bool fast = false;
+
+  Values() {
+    set.Int("-n,--n-predict", &number, -1, 100, "N", "a number");
+    set.Int("-s,--seed", &seed, -1, INT64_MAX, "N", "a seed");
+    set.Float("--temp", &temp, 0, 10, "X", "a temperature");
+    set.String("-p,--prompt", &text, "TEXT", "a text");
+    set.Choice("-fa,--flash-attn", &choice, {"on", "off", "auto"}, "a choice");
+    set.Strings("-r,--stop", &stops, "TEXT", "stops");
+    set.Ints("-t,--threads", &list, 1, 8, "N,…", "a list");
+    set.Switch("--fast", &fast, "a switch");
+    set.Positional("SPEC", &positional, "a thing");
+  }
+  Status Parse(std::vector<std::string> args) { return set.Parse(args); }
+};
+
+TEST(FlagSetTest, EverySpelling) {
+  Values v;
+  const Status status = v.Parse({"-n", "-1", "--temp=1.5", "-p", "--not-a-flag", "-fa", "off", "--fast", "-r", "a", "--stop", "b",
+                                 "-t", "1,2,8", "thing", "-s", "9223372036854775807"});
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(v.number, -1);
+  EXPECT_FLOAT_EQ(v.temp, 1.5f);
+  EXPECT_EQ(v.text, "--not-a-flag");
+  EXPECT_EQ(v.choice, "off");
+  EXPECT_TRUE(v.fast);
+  EXPECT_THAT(v.stops, ElementsAre("a", "b"));
+  EXPECT_THAT(v.list, ElementsAre(1, 2, 8));
+  EXPECT_EQ(v.positional, "thing");
+  EXPECT_EQ(v.seed, INT64_MAX);
+  EXPECT_TRUE(v.set.Given("--n-predict"));
+  EXPECT_TRUE(v.set.Given("-n"));
+}
+
+TEST(FlagSetTest, DefaultsStayAndTheLastCounts) {
+  Values v;
+  ASSERT_TRUE(v.Parse({}).ok());
+  EXPECT_EQ(v.number, 7);
+  EXPECT_FALSE(v.set.Given("-n"));
+  Values w;
+  ASSERT_TRUE(w.Parse({"-n", "3", "-n4", "-p", ""}).ok());
+  EXPECT_EQ(w.number, 4);
+  EXPECT_TRUE(w.set.Given("-p"));
+  Values x;
+  ASSERT_TRUE(x.Parse({"-fa=on"}).ok());
+  EXPECT_EQ(x.choice, "on");
+}
+
+TEST(FlagSetTest, ErrorsNameValueAndLimit) {
+  const auto message = [](std::vector<std::string> args) { return Values().Parse(std::move(args)).message(); };
+  EXPECT_THAT(message({"-n", "101"}), HasSubstr("--n-predict: '101' is no whole number in -1..100"));
+  EXPECT_THAT(message({"-n", "1x"}), HasSubstr("'1x'"));
+  EXPECT_THAT(message({"-n", ""}), HasSubstr("''"));
+  EXPECT_THAT(message({"--temp", "nan"}), HasSubstr("'nan'"));
+  EXPECT_THAT(message({"--temp", "11"}), HasSubstr("0..10"));
+  EXPECT_THAT(message({"-t", "1,9"}), HasSubstr("'9'"));
+  EXPECT_THAT(message({"-fa", "onn"}), HasSubstr("did you mean 'on'"));
+  EXPECT_THAT(message({"--tmep", "1"}), HasSubstr("unknown flag --tmep; did you mean --temp?"));
+  EXPECT_THAT(message({"--prompts=x"}), HasSubstr("did you mean --prompt?"));
+  EXPECT_THAT(message({"a", "b"}), HasSubstr("'b' is not expected"));
+  EXPECT_FALSE(message({"-n"}).empty());
+}
+
+TEST(FlagSetTest, HelpNamesEverything) {
+  Values v;
+  ASSERT_TRUE(v.Parse({"--help"}).ok());
+  EXPECT_TRUE(v.set.help_wanted());
+  for (const auto& name : v.set.Names()) {
+    if (name != "--help") {
+      EXPECT_THAT(v.set.Help(), HasSubstr(name));
+    }
+  }
+}
+
+TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
+  const auto resolve = [](std::vector<std::string> args) {
+    FlagSet set("test", "");
+    ModelFlags flags;
+    flags.Declare(&set);
+    const Status parsed = set.Parse(args);
+    return parsed.ok() ? flags.Resolve() : parsed;
+  };
+  EXPECT_TRUE(resolve({"-m", "x", "-fa", "on", "-ctk", "bf16", "-ctv", "bf16"}).ok());
+  EXPECT_THAT(resolve({}).message(), HasSubstr("no model"));
+  EXPECT_THAT(resolve({"-m", "x", "--dummy", "y"}).message(), HasSubstr("only one"));
+  EXPECT_THAT(resolve({"-m", "x", "--flash-attn", "off"}).message(), HasSubstr("fused"));
+  EXPECT_THAT(resolve({"-m", "x", "-ctk", "f32"}).message(), HasSubstr("-ctv f16"));
+  EXPECT_THAT(resolve({"-m", "x", "-ctk", "q8_0", "-ctv", "q8_0"}).message(), HasSubstr("q8_0"));
+}
+
+TEST(SamplingFlagsTest, ModelDefaultsYieldToFlags) {
+  FlagSet set("test", "");
+  SamplingFlags flags;
+  flags.Declare(&set);
+  const std::vector<std::string> args = {"--temp", "0.1", "-l", "5+1.5", "-l", "6-2", "--stop", "a\\nb"};
+  ASSERT_TRUE(set.Parse(args).ok());
+  GenerationDefaults model;
+  model.temperature = 0.6f;
+  model.top_p = 0.9f;
+  ASSERT_TRUE(flags.Resolve(set, model).ok());
+  const Request request = flags.MakeRequest();
+  EXPECT_FLOAT_EQ(request.sampling.temperature, 0.1f);
+  EXPECT_FLOAT_EQ(request.sampling.top_p, 0.9f);
+  EXPECT_EQ(request.sampling.top_k, 40);
+  ASSERT_EQ(request.sampling.logit_bias.size(), 2u);
+  EXPECT_EQ(request.sampling.logit_bias[1].token_id, 6);
+  EXPECT_FLOAT_EQ(request.sampling.logit_bias[1].bias, -2.0f);
+  EXPECT_THAT(request.stop_strings, ElementsAre("a\nb"));
+  EXPECT_GE(flags.seed, 0);
+  for (const char* bad : {"5", "x+1", "5+", "-5+1", "5+nan", "+1"}) EXPECT_FALSE(ParseLogitBias(bad).ok()) << bad;
+}
+
+TEST(ConversationTest, DropsTheOldestTurns) {
+  Conversation conversation;
+  conversation.SetSystem("sys");
+  for (int i = 0; i < 4; ++i) {
+    conversation.AddUser("user " + std::to_string(i));
+    if (i < 3) conversation.SetAnswer("answer");
+  }
+  const auto encode = [](const std::string& json) -> Result<std::vector<int32_t>> {
+    return std::vector<int32_t>(json.size());
+  };
+  const size_t full = conversation.Json().size();
+  EXPECT_EQ(conversation.Fit(encode, static_cast<int64_t>(full))->dropped_turns, 0);
+  const auto fitted = conversation.Fit(encode, static_cast<int64_t>(full) - 1);
+  ASSERT_TRUE(fitted.ok());
+  EXPECT_EQ(fitted->dropped_turns, 1);
+  EXPECT_EQ(conversation.num_turns(), 3);
+  EXPECT_THAT(conversation.Json(), HasSubstr("\"sys\""));
+  EXPECT_THAT(conversation.Json(), ::testing::Not(HasSubstr("user 0")));
+  EXPECT_THAT(conversation.Fit(encode, 5).status().message(), HasSubstr("room for 5"));
+}
+
+TEST(CommandsTest, NamesAreUnique) {
+  for (const auto& a : AllCommands()) {
+    for (const auto& b : AllCommands()) EXPECT_TRUE(&a == &b || std::string(a.name) != b.name);
+  }
+}
+
+// An engine whose log-probability of token t is -t, and which finishes requests in the opposite order.
+class BackwardsEngine final : public Engine {
+ public:
+  Result<uint64_t> Submit(Request request, OutputCallback on_output) override {
+    waiting_.push_back({std::move(request), std::move(on_output)});
+    most_waiting = std::max(most_waiting, waiting_.size());
+    return waiting_.size();
+  }
+  void Cancel(uint64_t) override {}
+  bool HasWork() const override { return !waiting_.empty(); }
+  Status Step() override {
+    auto [request, on_output] = std::move(waiting_.back());
+    waiting_.pop_back();
+    std::vector<float> logprobs;
+    for (size_t i = 1; i < request.prompt_ids.size(); ++i) {
+      logprobs.push_back(-static_cast<float>(request.prompt_ids[i]));
+    }
+    RequestOutput output;
+    output.prompt_logprobs = logprobs;
+    output.finished = true;
+    on_output(output);
+    return Status::Ok();
+  }
+  const EngineStats& stats() const override { return stats_; }
+  const StepResult& last_result() const override { return result_; }
+
+  size_t most_waiting = 0;
+
+ private:
+  std::vector<std::pair<Request, OutputCallback>> waiting_;
+  EngineStats stats_;
+  StepResult result_;
+};
+
+TEST(ScoreWindowsTest, CountsEachScoredTokenOnce) {
+  BackwardsEngine engine;
+  std::vector<PplWindow> windows;
+  double wanted = 0;
+  for (int32_t i = 0; i < 10; ++i) {
+    windows.push_back({.tokens = {9, i, i + 1}, .first_scored = i % 2});
+    wanted += i % 2 == 0 ? 2 * i + 1 : i + 1;
+  }
+  int64_t last_done = 0;
+  const auto totals = ScoreWindows(engine, windows, 3, [&](int64_t done, int64_t total, const PplTotals&) {
+    EXPECT_GT(done, last_done);
+    EXPECT_EQ(total, 10);
+    last_done = done;
+    return true;
+  });
+  ASSERT_TRUE(totals.ok()) << totals.status().message();
+  EXPECT_EQ(totals->count(), 15);
+  EXPECT_DOUBLE_EQ(totals->mean_nll(), wanted / 15);
+  EXPECT_EQ(engine.most_waiting, 3u);
+  EXPECT_EQ(ScoreWindows(engine, windows, 3, [](auto...) { return false; }).status().code(), StatusCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace cachalot

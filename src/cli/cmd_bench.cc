@@ -1,0 +1,193 @@
+// cachalot bench: speed of prompts and of generation over lists of sizes, threads and batches, against the memory
+// bandwidth that the same threads reach in the same run.
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/cpu_features.h"
+#include "cli/bench_run.h"
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/flag_set.h"
+#include "cli/model_flags.h"
+#include "cli/session.h"
+#include "runtime/runtime.h"
+#include "tasks/read_bandwidth.h"
+#include "tasks/spread.h"
+
+namespace cachalot {
+namespace {
+
+struct BenchFlags {
+  ModelFlags model;
+  std::vector<int32_t> prompts = {512};
+  std::vector<int32_t> generates = {128};
+  std::vector<int32_t> threads = {0};
+  std::vector<int32_t> batches = {1};
+  int32_t step_tokens = 512;
+  int32_t repeats = 5;
+  bool json = false;
+};
+
+// Everything that is measured with one number of threads.
+struct ThreadSetup {
+  int32_t threads = 0;
+  std::unique_ptr<Session> session;
+  double roof = 0.0;  // bytes a second
+};
+
+struct Row {
+  BenchCase bench;
+  ThreadSetup* setup = nullptr;
+  std::vector<BenchSample> samples;
+
+  std::string test() const {
+    return bench.prompt > 0 ? fmt::format("pp{}", bench.prompt) : fmt::format("tg{}", bench.generate);
+  }
+  template <typename Fn>
+  Spread Over(Fn value) const {
+    std::vector<double> values;
+    for (const auto& sample : samples) values.push_back(value(sample));
+    return SpreadOf(std::move(values));
+  }
+  Spread Speed() const {
+    return Over([](const BenchSample& sample) { return sample.tokens_per_second(); });
+  }
+  double Moved() const {
+    return Over([](const BenchSample& sample) { return sample.bytes_per_second(); }).median;
+  }
+};
+
+// Large against every cache, small against the memory that is free.
+int64_t RoofBytes() {
+  const int64_t available = int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  return std::clamp<int64_t>(available / 8, int64_t{64} << 20, int64_t{1} << 30);
+}
+
+Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {
+  ModelOptions options = flags.model.options;
+  const auto largest = [](const std::vector<int32_t>& list) { return *std::max_element(list.begin(), list.end()); };
+  options.max_seqs = largest(flags.batches);
+  options.max_step_tokens = flags.step_tokens;
+  if (options.context == 0) options.context = std::max(largest(flags.prompts), largest(flags.generates)) + 1;
+  std::vector<ThreadSetup> setups;
+  for (const int32_t threads : flags.threads) {
+    ThreadSetup setup;
+    setup.threads = options.num_threads = threads > 0 ? threads : NumPhysicalCores();
+    ASSIGN_OR_RETURN(setup.session, Session::Open(options));
+    ASSIGN_OR_RETURN(setup.roof, MeasureReadBandwidth(setup.session->bundle().runtime->pool(), RoofBytes(), 3));
+    setups.push_back(std::move(setup));
+  }
+  return setups;
+}
+
+std::vector<Row> MakeRows(const BenchFlags& flags, std::vector<ThreadSetup>* setups) {
+  std::vector<Row> rows;
+  const auto add = [&](ThreadSetup* setup, BenchCase bench) {
+    bench.threads = setup->threads;
+    if (bench.prompt > 0 || bench.generate > 0) rows.push_back({bench, setup, {}});
+  };
+  for (auto& setup : *setups) {
+    for (const int32_t batch : flags.batches) {
+      for (const int32_t prompt : flags.prompts) add(&setup, {.batch = batch, .prompt = prompt});
+      for (const int32_t generate : flags.generates) add(&setup, {.batch = batch, .generate = generate});
+    }
+  }
+  return rows;
+}
+
+std::string Table(const BenchFlags& flags, const std::vector<Row>& rows) {
+  std::string text = fmt::format("{}\n{:>7} {:>6} {:>8} {:>12} {:>23} {:>8} {:>8} {:>8}\n", flags.model.Place(),
+                                 "threads", "batch", "test", "tokens/s", "min .. max", "spread", "GB/s", "of roof");
+  for (const auto& row : rows) {
+    const Spread speed = row.Speed();
+    text += fmt::format("{:>7} {:>6} {:>8} {:>12.2f} {:>23} {:>7.1f}% {:>8.2f} {:>7.1f}%\n", row.bench.threads,
+                        row.bench.batch, row.test(), speed.median, fmt::format("{:.2f} .. {:.2f}", speed.min, speed.max),
+                        100 * speed.iqr / speed.median, row.Moved() / 1e9, 100 * row.Moved() / row.setup->roof);
+  }
+  for (const auto& row : rows) {
+    if (&row == &rows[0] || row.setup != (&row - 1)->setup) {
+      text += fmt::format("roof with {} thread{}: {:.2f} GB/s read\n", row.bench.threads,
+                          row.bench.threads == 1 ? "" : "s", row.setup->roof / 1e9);
+    }
+  }
+  return text;
+}
+
+std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
+  using Json = nlohmann::ordered_json;
+  Json results = Json::array();
+  for (const auto& row : rows) {
+    const Spread speed = row.Speed();
+    Json seconds = Json::array();
+    for (const auto& sample : row.samples) seconds.push_back(sample.seconds);
+    results.push_back({{"test", row.test()},
+                       {"threads", row.bench.threads},
+                       {"batch", row.bench.batch},
+                       {"prompt", row.bench.prompt},
+                       {"generate", row.bench.generate},
+                       {"tokens_per_second", speed.median},
+                       {"tokens_per_second_min", speed.min},
+                       {"tokens_per_second_max", speed.max},
+                       {"tokens_per_second_iqr", speed.iqr},
+                       {"seconds", seconds},
+                       {"moved_bytes", row.samples.back().moved_bytes},
+                       {"bytes_per_second", row.Moved()},
+                       {"roof_bytes_per_second", row.setup->roof},
+                       {"of_roof", row.Moved() / row.setup->roof}});
+  }
+  const RuntimeOptions& runtime = rows[0].setup->session->bundle().runtime->options();
+  const Json json = {{"model", flags.model.Place()},
+                     {"version", CACHALOT_VERSION},
+                     {"isa", IsaName(runtime.isa)},
+                     {"kv_type", DTypeName(runtime.kv_dtype)},
+                     {"context", runtime.max_context},
+                     {"repeats", flags.repeats},
+                     {"results", results}};
+  return json.dump(2) + "\n";
+}
+
+Status Bench(const BenchFlags& flags, Output* output) {
+  ASSIGN_OR_RETURN(auto setups, OpenAll(flags));
+  std::vector<Row> rows = MakeRows(flags, &setups);
+  if (rows.empty()) return InvalidArgument("nothing to measure: -p and -n are all 0");
+  const StopOnInterrupt stop;
+  const bool show = ::isatty(STDERR_FILENO) != 0;
+  // Interleaved: what the machine does meanwhile meets every row alike. Round 0 only warms up.
+  for (int32_t round = 0; round <= flags.repeats; ++round) {
+    for (auto& row : rows) {
+      if (show) PrintNote(fmt::format("\rround {} of {}: {} threads, batch {}, {}   ", round, flags.repeats, row.bench.threads, row.bench.batch, row.test()));
+      ASSIGN_OR_RETURN(const BenchSample sample, Measure(*row.setup->session, row.bench, stop));
+      if (round > 0) row.samples.push_back(sample);
+    }
+  }
+  if (show) PrintNote("\r\x1b[K");
+  return output->Write(flags.json ? JsonText(flags, rows) : Table(flags, rows));
+}
+
+}  // namespace
+
+int BenchCommand(Args args) {
+  BenchFlags flags;
+  FlagSet set("bench -m FILE|FOLDER -p 512 -n 128 -t 1,2 -b 1,8",
+              "Speed of prompts (pp) and of generation (tg), for every combination of the lists.");
+  set.Ints("-p,--prompt,--n-prompt", &flags.prompts, 0, 1 << 24, "N,…", "lengths of prompts (default 512; 0: none)");
+  set.Ints("-n,--n-predict,--n-gen", &flags.generates, 0, 1 << 24, "N,…", "tokens to generate (default 128; 0: none)");
+  set.Ints("-t,--threads", &flags.threads, 0, 1024, "N,…", "threads (0: physical cores)");
+  set.Ints("-b,--batch", &flags.batches, 1, 4096, "N,…", "sequences in one forward (default 1)");
+  set.Int("-ub,--step-tokens", &flags.step_tokens, 1, 1 << 20, "N", "tokens in one step at most (default 512)");
+  set.Int("-r,--repeats", &flags.repeats, 1, 10000, "N", "repeats, interleaved (default 5)");
+  set.Switch("--json", &flags.json, "as JSON");
+  flags.model.Declare(&set, ModelFlags::kWithoutBatch);
+  Output output;
+  if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
+  if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
+  if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  const Status status = Bench(flags, &output);
+  return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted : ExitWith(status, output);
+}
+
+}  // namespace cachalot

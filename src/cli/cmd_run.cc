@@ -1,0 +1,116 @@
+// cachalot run: one prompt, one answer, streamed to standard output.
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/flag_set.h"
+#include "cli/model_flags.h"
+#include "cli/sampling_flags.h"
+#include "cli/session.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cachalot {
+namespace {
+
+struct RunFlags {
+  ModelFlags model;
+  PromptFlags prompt;
+  SamplingFlags sampling;
+  std::string system;
+  bool raw = false;
+  bool stats = false;
+  bool verbose = false;
+};
+
+std::string Messages(const RunFlags& flags, const std::string& text) {
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  messages.push_back({{"role", "user"}, {"content", text}});
+  // Bytes that are no UTF-8 become U+FFFD: JSON cannot carry them.
+  return messages.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+std::string Quoted(std::string_view bytes) {
+  return nlohmann::json(std::string(bytes)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void PrintLogprobs(const RequestOutput& output, const Tokenizer& tokenizer) {
+  std::string text;
+  for (size_t i = 0; i < output.token_ids.size() && i < output.logprobs.size(); ++i) {
+    text += fmt::format("{:8.4f} {}", output.logprobs[i], Quoted(tokenizer.TokenBytes(output.token_ids[i])));
+    if (i < output.top_logprobs.size()) {
+      for (const auto& top : output.top_logprobs[i]) {
+        text += fmt::format("  {} {:.4f}", Quoted(tokenizer.TokenBytes(top.token_id)), top.logprob);
+      }
+    }
+    text += "\n";
+  }
+  PrintNote(text);
+}
+
+Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interrupted) {
+  ASSIGN_OR_RETURN(const std::string text, flags->prompt.Read(parsed));
+  ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options));
+  const ModelBundle& bundle = session->bundle();
+  RETURN_IF_ERROR(flags->sampling.Resolve(parsed, bundle.generation));
+  Request request = flags->sampling.MakeRequest();
+  const bool chat = !flags->raw && bundle.has_own_template;
+  if (!chat && !flags->system.empty()) {
+    return InvalidArgument("--system: {}",
+                           flags->raw ? "--raw leaves the chat template out" : "the model has no chat template");
+  }
+  ASSIGN_OR_RETURN(request.prompt_ids,
+                   chat ? session->ChatPrompt(Messages(*flags, text)) : session->TextPrompt(text));
+  request.max_tokens = flags->sampling.max_tokens;
+
+  double first_token = 0.0;
+  bool ends_line = true;
+  const StopOnInterrupt stop;
+  const auto answer = session->Generate(
+      std::move(request),
+      [&](const RequestOutput& step) -> Status {
+        if (first_token == 0.0 && !step.token_ids.empty()) first_token = SecondsSinceStart();
+        if (!step.text.empty()) ends_line = step.text.ends_with('\n');
+        if (flags->sampling.logprobs >= 0) PrintLogprobs(step, *bundle.tokenizer);
+        return output->Write(step.text);
+      },
+      stop);
+  if (answer.ok() && !ends_line) RETURN_IF_ERROR(output->Write("\n"));
+  RETURN_IF_ERROR(answer.status());
+  *interrupted = answer->interrupted;
+  if (answer->reason == FinishReason::kLength && flags->sampling.max_tokens < 0) {
+    PrintNote("(the context is full: -c makes it larger)\n");
+  }
+  if (flags->stats || flags->verbose) {
+    PrintNote(fmt::format("\nload      {:.2f} s\nfirst token {:.2f} s after the start\n{}seed      {}\nended     {}\n",
+                          session->load_seconds(), first_token, StatsText(answer->stats), flags->sampling.seed,
+                          FinishReasonName(answer->reason)));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+int RunCommand(Args args) {
+  RunFlags flags;
+  FlagSet set("run -m FILE|FOLDER -p TEXT",
+              "Answers one prompt. The text goes to standard output, all else to standard error.");
+  flags.prompt.Declare(&set);
+  set.String("-sys,--system,--system-prompt", &flags.system, "TEXT", "system message");
+  set.Switch("--raw,--no-chat,-no-cnv", &flags.raw, "continue the text as it is, without the chat template");
+  flags.sampling.Declare(&set);
+  flags.model.Declare(&set);
+  set.Switch("--stats", &flags.stats, "times and speeds on standard error");
+  set.Switch("-v,--verbose", &flags.verbose, "--stats and --log-level info");
+  Output output;
+  if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
+  if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
+  if (flags.verbose && !set.Given("--log-level")) flags.model.log_level = "info";
+  if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  if (const Status status = flags.prompt.Resolve(set); !status.ok()) return ExitUsage(status);
+  bool interrupted = false;
+  const Status status = Run(set, &flags, &output, &interrupted);
+  return interrupted ? kExitInterrupted : ExitWith(status, output);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,58 @@
+#include "cli/commands.h"
+
+#include <array>
+#include <vector>
+
+#include "base/status.h"
+#include "cli/console.h"
+#include "cli/nearest.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::array kCommands = {
+    Command{"run", "answer one prompt (also without a subcommand: cachalot -m FILE -p TEXT)", RunCommand},
+    Command{"chat", "talk to a model in the terminal", ChatCommand},
+    Command{"inspect", "what a model is, and the memory it will need", InspectCommand},
+    Command{"tokenize", "text to token ids", TokenizeCommand},
+    Command{"detokenize", "token ids to text", DetokenizeCommand},
+    Command{"eval", "measure a model: eval ppl, perplexity of a text", EvalCommand},
+    Command{"logits", "logits and greedy continuation of given tokens, as safetensors", LogitsCommand},
+    Command{"bench", "speed of prompts and generation", BenchCommand},
+    Command{"dummy", "write a model with generated weights", DummyCommand},
+};
+
+std::string Help() {
+  std::string text =
+      "usage: cachalot COMMAND …\n"
+      "Runs language models from GGUF files and Hugging Face folders.\n\n";
+  for (const auto& command : kCommands) text += fmt::format("  {:<12}{}\n", command.name, command.summary);
+  text +=
+      "\ncachalot COMMAND --help tells more; cachalot --version tells the version.\n"
+      "Exit codes: 0 done, 1 failed, 2 wrong command line, 130 interrupted.\n";
+  return text;
+}
+
+}  // namespace
+
+std::span<const Command> AllCommands() { return kCommands; }
+
+int Dispatch(Args args) {
+  Output output;
+  if (args.empty()) {
+    PrintNote(Help());
+    return kExitUsage;
+  }
+  const std::string& first = args[0];
+  if (first == "--help" || first == "-h" || first == "help") return ExitWith(output.Write(Help()), output);
+  if (first == "--version") return ExitWith(output.Write("cachalot " CACHALOT_VERSION "\n"), output);
+  for (const auto& command : kCommands) {
+    if (first == command.name) return command.run(args.subspan(1));
+  }
+  if (first.starts_with('-')) return RunCommand(args);
+  std::vector<std::string> names;
+  for (const auto& command : kCommands) names.push_back(command.name);
+  return ExitUsage(InvalidArgument("unknown command '{}'; did you mean '{}'?", first, Nearest(first, names)));
+}
+
+}  // namespace cachalot

@@ -1,0 +1,267 @@
+#include "cli/flag_set.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <deque>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/nearest.h"
+
+namespace cachalot {
+namespace {
+
+std::vector<std::string> SplitNames(const std::string& names) {
+  std::vector<std::string> list;
+  size_t begin = 0;
+  while (begin <= names.size()) {
+    const size_t end = std::min(names.find(',', begin), names.size());
+    list.push_back(names.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return list;
+}
+
+bool IsPlainName(std::string_view name) { return name.starts_with("--") || name.size() == 2; }
+
+Result<int64_t> ParseInt(const std::string& text, int64_t min, int64_t max) {
+  int64_t value = 0;
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
+    return InvalidArgument("'{}' is no whole number in {}..{}", text, min, max);
+  }
+  return value;
+}
+
+std::string RangeText(double min, double max) {
+  constexpr double kUnbounded = 1e30;
+  if (min <= -kUnbounded && max >= kUnbounded) return "no number";
+  if (max >= kUnbounded) return fmt::format("no number from {} on", min);
+  return fmt::format("no number in {}..{}", min, max);
+}
+
+}  // namespace
+
+FlagSet::FlagSet(std::string usage, std::string summary) : usage_(std::move(usage)), summary_(std::move(summary)) {}
+FlagSet::~FlagSet() = default;
+
+void FlagSet::Section(std::string title) { section_ = std::move(title); }
+
+FlagSet::Entry& FlagSet::Add(std::string names, std::string value, std::string help,
+                             std::function<Status(const std::string&)> set) {
+  Entry entry;
+  entry.names = SplitNames(names);
+  for (const auto& name : entry.names) CHECK(Find(name) == nullptr) << name << " is declared twice";
+  entry.section = section_;
+  entry.value = std::move(value);
+  entry.help = std::move(help);
+  entry.set = std::move(set);
+  entries_.push_back(std::move(entry));
+  return entries_.back();
+}
+
+void FlagSet::Switch(std::string names, bool* target, std::string help) {
+  Add(std::move(names), "", std::move(help), [target](const std::string&) {
+    *target = true;
+    return Status::Ok();
+  });
+}
+
+void FlagSet::Int(std::string names, int32_t* target, int64_t min, int64_t max, std::string value, std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
+    ASSIGN_OR_RETURN(const int64_t parsed, ParseInt(text, min, std::min<int64_t>(max, INT32_MAX)));
+    *target = static_cast<int32_t>(parsed);
+    return Status::Ok();
+  });
+}
+
+void FlagSet::Int(std::string names, int64_t* target, int64_t min, int64_t max, std::string value, std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
+    ASSIGN_OR_RETURN(*target, ParseInt(text, min, max));
+    return Status::Ok();
+  });
+}
+
+void FlagSet::Float(std::string names, float* target, double min, double max, std::string value, std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
+    double parsed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+    if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(parsed) || parsed < min ||
+        parsed > max) {
+      return InvalidArgument("'{}' is {}", text, RangeText(min, max));
+    }
+    *target = static_cast<float>(parsed);
+    return Status::Ok();
+  });
+}
+
+void FlagSet::String(std::string names, std::string* target, std::string value, std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [target](const std::string& text) {
+    *target = text;
+    return Status::Ok();
+  });
+}
+
+void FlagSet::Choice(std::string names, std::string* target, std::vector<std::string> choices, std::string help) {
+  std::string value;
+  for (const auto& choice : choices) value += (value.empty() ? "" : "|") + choice;
+  Add(std::move(names), value, std::move(help), [=](const std::string& text) -> Status {
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      return InvalidArgument("'{}' is none of {}; did you mean '{}'?", text, value, Nearest(text, choices));
+    }
+    *target = text;
+    return Status::Ok();
+  });
+}
+
+void FlagSet::Strings(std::string names, std::vector<std::string>* target, std::string value, std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [target](const std::string& text) {
+    target->push_back(text);
+    return Status::Ok();
+  }).repeats = true;
+}
+
+void FlagSet::Ints(std::string names, std::vector<int32_t>* target, int64_t min, int64_t max, std::string value,
+                   std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
+    std::vector<int32_t> list;
+    for (const auto& item : SplitNames(text)) {
+      ASSIGN_OR_RETURN(const int64_t parsed, ParseInt(item, min, std::min<int64_t>(max, INT32_MAX)));
+      list.push_back(static_cast<int32_t>(parsed));
+    }
+    *target = std::move(list);
+    return Status::Ok();
+  });
+}
+
+void FlagSet::Positional(std::string name, std::string* target, std::string help) {
+  positionals_.push_back({std::move(name), std::move(help), target});
+}
+
+const FlagSet::Entry* FlagSet::Find(std::string_view name) const {
+  for (const auto& entry : entries_) {
+    if (std::find(entry.names.begin(), entry.names.end(), name) != entry.names.end()) return &entry;
+  }
+  return nullptr;
+}
+
+bool FlagSet::Given(std::string_view name) const {
+  const Entry* entry = Find(name);
+  CHECK(entry != nullptr) << name << " is no flag";
+  return entry->given;
+}
+
+std::vector<std::string> FlagSet::Names() const {
+  std::vector<std::string> names;
+  for (const auto& entry : entries_) names.insert(names.end(), entry.names.begin(), entry.names.end());
+  names.push_back("--help");
+  return names;
+}
+
+std::vector<std::string> FlagSet::Normalise(std::span<const std::string> args) const {
+  std::vector<std::string> normal;
+  bool is_value = false;  // the argument of the flag before
+  for (const auto& arg : args) {
+    const size_t equals = arg.find('=');
+    const std::string name = arg.substr(0, equals);
+    const Entry* entry = is_value ? nullptr : Find(name);
+    is_value = entry != nullptr && !entry->value.empty() && equals == std::string::npos;
+    if (entry == nullptr || IsPlainName(name)) {
+      normal.push_back(arg);
+      continue;
+    }
+    const auto plain = std::find_if(entry->names.begin(), entry->names.end(), IsPlainName);
+    CHECK(plain != entry->names.end()) << name << " needs a name with two dashes";
+    normal.push_back(*plain + (equals == std::string::npos ? "" : arg.substr(equals)));
+  }
+  return normal;
+}
+
+Status FlagSet::Parse(std::span<const std::string> args) {
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  app.add_flag("-h,--help", help_wanted_);
+  std::deque<std::vector<std::string>> texts;
+  std::deque<int> counts;
+  std::vector<CLI::Option*> options;
+  for (const auto& entry : entries_) {
+    std::string names;
+    for (const auto& name : entry.names) {
+      if (IsPlainName(name)) names += (names.empty() ? "" : ",") + name;
+    }
+    if (entry.value.empty()) {
+      options.push_back(app.add_flag(names, counts.emplace_back(0)));
+    } else {
+      options.push_back(app.add_option(names, texts.emplace_back())->type_size(1)->expected(1));
+      options.back()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->allow_extra_args(false);
+    }
+  }
+  std::vector<std::string> reversed = Normalise(args);
+  std::reverse(reversed.begin(), reversed.end());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    return InvalidArgument("{}", error.what());
+  }
+  if (help_wanted_) return Status::Ok();
+
+  size_t next_positional = 0;
+  for (const auto& extra : app.remaining()) {
+    if (extra.size() > 1 && extra.starts_with('-')) {
+      const std::string name = extra.substr(0, extra.find('='));
+      return InvalidArgument("unknown flag {}; did you mean {}?", name, Nearest(name, Names()));
+    }
+    if (next_positional == positionals_.size()) {
+      return InvalidArgument("'{}' is not expected here (see cachalot {} --help)", extra,
+                             usage_.substr(0, usage_.find_first_of(" -")));
+    }
+    *positionals_[next_positional++].target = extra;
+  }
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    entry.given = options[i]->count() > 0;
+    if (!entry.given) continue;
+    const std::vector<std::string> values =
+        entry.value.empty() ? std::vector<std::string>{""} : options[i]->results();
+    // Of a flag that is given twice the last one counts.
+    for (size_t v = entry.repeats ? 0 : values.size() - 1; v < values.size(); ++v) {
+      RETURN_IF_ERROR(entry.set(values[v]).WithContext(entry.names.back()));
+    }
+  }
+  return Status::Ok();
+}
+
+std::string FlagSet::Help() const {
+  std::string text = fmt::format("usage: cachalot {}\n{}\n", usage_, summary_);
+  constexpr size_t kColumn = 34;
+  const auto line = [&](const std::string& left, const std::string& right) {
+    text += "  " + left;
+    if (left.size() + 2 >= kColumn) text += "\n" + std::string(kColumn, ' ');
+    else text += std::string(kColumn - 2 - left.size(), ' ');
+    for (const char c : right) {
+      text += c;
+      if (c == '\n') text += std::string(kColumn, ' ');
+    }
+    text += "\n";
+  };
+  if (!positionals_.empty()) text += "\n";
+  for (const auto& positional : positionals_) line(positional.name, positional.help);
+  std::string section;
+  bool first = true;
+  for (const auto& entry : entries_) {
+    if (entry.help.empty()) continue;
+    if (first || entry.section != section) text += "\n" + entry.section + (entry.section.empty() ? "" : ":\n");
+    first = false;
+    section = entry.section;
+    std::string left;
+    for (const auto& name : entry.names) left += (left.empty() ? "" : ", ") + name;
+    if (!entry.value.empty()) left += " " + entry.value;
+    line(left, entry.help);
+  }
+  return text;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,109 @@
+#include "cli/model_flags.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+constexpr int32_t kMaxTokens = 1 << 30;
+
+}  // namespace
+
+void ModelFlags::Declare(FlagSet* flags, Extent extent) {
+  flags->Section("Model");
+  flags->String("-m,--model", &options.path, "FILE|FOLDER", "GGUF file, or Hugging Face folder");
+  flags->String("--dummy", &options.dummy, "SPEC", "instead of -m: generated weights (see cachalot dummy --help)");
+  flags->Int("--dummy-layers", &options.dummy_layers, 0, 1000, "N", "layers of the dummy (0: all)");
+  flags->String("--dummy-type", &options.dummy_type, "TYPE", "type of its weights: f32, bf16, q8_0, q4_0, …");
+  flags->Int("-c,--ctx-size", &options.context, 0, kMaxTokens, "N",
+             "tokens of one sequence (0: the model's own, at most 4096)");
+  if (extent == kAll) {
+    flags->Int("-t,--threads", &options.num_threads, 0, 1024, "N", "threads (0: physical cores)");
+    flags->Int("-b,--batch-size", &options.max_step_tokens, 1, 1 << 20, "N",
+               fmt::format("tokens in one step at most (default {})", options.max_step_tokens));
+  }
+  flags->Choice("--kv-type", &options.kv_type, {"auto", "f32", "f16", "bf16"},
+                fmt::format("type of the KV cache (default {})", options.kv_type == "auto" ? "f16" : options.kv_type));
+  flags->String("-ctk,--cache-type-k", &cache_type_k_, "TYPE", "");
+  flags->String("-ctv,--cache-type-v", &cache_type_v_, "TYPE", "");
+  flags->Choice("--isa", &options.isa, {"auto", "ref", "avx2", "avx512"}, "instruction set of the kernels");
+  flags->Switch("--deterministic", &options.deterministic,
+                "one form of every computation, whatever the batch and chunks:\nthe same bits each time");
+  flags->Switch("--no-mmap", &no_mmap_, "read the file instead of mapping it");
+  flags->Switch("--mlock", &options.mlock, "lock the model in memory");
+  flags->Choice("-fa,--flash-attn", &flash_attention_, {"on", "off", "auto"},
+                "attention is always fused here: 'off' is refused");
+  flags->Choice("--log-level", &log_level, {"trace", "debug", "info", "warn", "error", "off"},
+                "how much is told on standard error (default warn)");
+  flags->Choice("--color", &color, {"auto", "always", "never"}, "colour in a terminal");
+}
+
+Status ModelFlags::Resolve() {
+  if (options.path.empty() && options.dummy.empty()) {
+    return InvalidArgument("no model given: -m FILE|FOLDER, or --dummy SPEC");
+  }
+  if (!options.path.empty() && !options.dummy.empty()) return InvalidArgument("-m and --dummy: only one model at a time");
+  if (options.dummy.empty() && (options.dummy_layers != 0 || !options.dummy_type.empty())) {
+    return InvalidArgument("--dummy-layers and --dummy-type say nothing without --dummy SPEC");
+  }
+  if (flash_attention_ == "off") {
+    return InvalidArgument("--flash-attn off: there is no unfused attention here; leave the flag out, or give on or auto");
+  }
+  if (!cache_type_k_.empty() || !cache_type_v_.empty()) {
+    // llama.cpp's default for the one that is not given.
+    const std::string k = cache_type_k_.empty() ? "f16" : cache_type_k_;
+    const std::string v = cache_type_v_.empty() ? "f16" : cache_type_v_;
+    if (k != v) return InvalidArgument("-ctk {} -ctv {}: keys and values have one type here", k, v);
+    if (k != "f32" && k != "f16" && k != "bf16") return InvalidArgument("-ctk {}: must be f32, f16 or bf16", k);
+    options.kv_type = k;
+  }
+  options.use_mmap = !no_mmap_;
+  return SetLogLevel(log_level);
+}
+
+std::string ModelFlags::Place() const { return options.dummy.empty() ? options.path : "dummy " + options.dummy; }
+
+void PromptFlags::Declare(FlagSet* flags) {
+  flags->Section("Input");
+  flags->String("-p,--prompt", &prompt, "TEXT", "the text ('-': from standard input)");
+  flags->String("-f,--file", &file, "FILE", "the text from a file");
+}
+
+Status PromptFlags::Resolve(const FlagSet& flags) const {
+  const bool given = flags.Given("--prompt");
+  if (given && !file.empty()) return InvalidArgument("-p and -f: only one of them");
+  if (!given && file.empty() && ::isatty(STDIN_FILENO)) {
+    return InvalidArgument("no text given: -p TEXT, -f FILE, or standard input");
+  }
+  return Status::Ok();
+}
+
+Result<std::string> PromptFlags::Read(const FlagSet& flags) const {
+  if (!file.empty()) return ReadTextFile(file, kMaxTextBytes);
+  if (!flags.Given("--prompt") || prompt == "-") return ReadStandardInput(kMaxTextBytes);
+  return prompt;
+}
+
+Result<std::string> ReadStandardInput(int64_t max_bytes) {
+  std::string text;
+  char piece[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(STDIN_FILENO, piece, sizeof(piece));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Internal("reading standard input: {}", std::strerror(errno));
+    if (n == 0) return text;
+    text.append(piece, static_cast<size_t>(n));
+    if (static_cast<int64_t>(text.size()) > max_bytes) {
+      return InvalidArgument("standard input has more than {} bytes", max_bytes);
+    }
+  }
+}
+
+}  // namespace cachalot

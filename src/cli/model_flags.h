@@ -1,0 +1,45 @@
+// The flags that say which model to open and how; llama.cpp's names mean the same here.
+#pragma once
+
+#include <string>
+
+#include "cli/flag_set.h"
+#include "engine/model_bundle.h"
+
+namespace cachalot {
+
+struct ModelFlags {
+  ModelOptions options;
+  std::string log_level = "warn";
+  std::string color = "auto";
+
+  // Declares the flags. Commands change the defaults in `options` before. Those that have their own -t and -b (lists), or
+  // no use for them, leave them out.
+  enum Extent { kAll, kWithoutBatch };
+  void Declare(FlagSet* flags, Extent extent = kAll);
+  // After FlagSet::Parse: sees that a model is named once, that the KV types agree, and sets the log level.
+  Status Resolve();
+  // "model.gguf" or "dummy SPEC", for people.
+  std::string Place() const;
+
+ private:
+  bool no_mmap_ = false;
+  std::string flash_attention_ = "auto";
+  std::string cache_type_k_, cache_type_v_;
+};
+
+// -p TEXT, -p - (standard input), -f FILE.
+struct PromptFlags {
+  std::string prompt;
+  std::string file;
+
+  void Declare(FlagSet* flags);
+  // After FlagSet::Parse: exactly one source must be there; standard input counts when it is no terminal.
+  Status Resolve(const FlagSet& flags) const;
+  Result<std::string> Read(const FlagSet& flags) const;
+};
+
+// All of standard input, at most `max_bytes`.
+Result<std::string> ReadStandardInput(int64_t max_bytes);
+
+}  // namespace cachalot

@@ -1,0 +1,107 @@
+#include "cli/session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "runtime/runtime.h"
+#include "tokenizer/chat/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cachalot {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+double Speed(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0; }
+
+}  // namespace
+
+Session::~Session() = default;
+
+Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, int32_t chunk) {
+  const auto start = Clock::now();
+  std::unique_ptr<Session> session(new Session);
+  ASSIGN_OR_RETURN(session->bundle_, OpenModel(options));
+  EngineOptions engine;
+  engine.max_batch_tokens = session->bundle_.runtime->info().max_step_tokens;
+  engine.prefill_chunk = chunk > 0 ? chunk : engine.max_batch_tokens;
+  ASSIGN_OR_RETURN(session->engine_,
+                   Engine::Create(session->bundle_.runtime.get(), session->bundle_.tokenizer.get(), engine));
+  session->load_seconds_ = Seconds(start, Clock::now());
+  return session;
+}
+
+Result<const Tokenizer*> Session::tokenizer() const {
+  if (bundle_.tokenizer == nullptr) return bundle_.tokenizer_error;
+  return static_cast<const Tokenizer*>(bundle_.tokenizer.get());
+}
+
+Result<std::vector<int32_t>> Session::ChatPrompt(const std::string& messages_json) const {
+  ASSIGN_OR_RETURN(const Tokenizer* tokens, tokenizer());
+  if (bundle_.chat_template == nullptr) {
+    return bundle_.template_error.WithContext("the model's chat template (--raw goes without it)");
+  }
+  const ChatJson messages = ChatJson::parse(messages_json, nullptr, false);
+  if (messages.is_discarded()) return InvalidArgument("the conversation is no valid UTF-8 text");
+  ChatInput input;
+  input.messages = &messages;
+  ASSIGN_OR_RETURN(const RenderedPrompt prompt, bundle_.chat_template->Render(input));
+  // A template of the model's own writes what belongs before the text; the stand-in knows nothing of it.
+  return tokens->Encode(prompt.text, {.add_special = !bundle_.has_own_template, .user_ranges = prompt.user_ranges});
+}
+
+Result<std::vector<int32_t>> Session::TextPrompt(std::string_view text) const {
+  ASSIGN_OR_RETURN(const Tokenizer* tokens, tokenizer());
+  return tokens->Encode(text);
+}
+
+Result<Answer> Session::Generate(Request request, const std::function<Status(const RequestOutput&)>& on_output,
+                                 const StopOnInterrupt& stop) {
+  Answer answer;
+  answer.stats.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
+  const int64_t room = bundle_.runtime->info().max_context - answer.stats.prompt_tokens;
+  if (request.max_tokens < 0) request.max_tokens = static_cast<int32_t>(std::max<int64_t>(room, 1));
+  if (bundle_.tokenizer != nullptr && request.stop_ids.empty()) {
+    const auto ids = bundle_.tokenizer->stop_ids();
+    request.stop_ids.assign(ids.begin(), ids.end());
+  }
+  const auto start = Clock::now();
+  auto first = start;
+  Status status;
+  ASSIGN_OR_RETURN(const uint64_t id, engine_->Submit(std::move(request), [&](const RequestOutput& output) {
+    if (!output.token_ids.empty()) {
+      if (answer.stats.generated_tokens == 0) first = Clock::now();
+      answer.stats.generated_tokens += static_cast<int64_t>(output.token_ids.size());
+    }
+    answer.text += output.text;
+    if (output.finished) answer.reason = output.finish_reason;
+    if (!output.error.ok()) status = output.error;
+    if (status.ok()) status = on_output(output);
+  }));
+  while (engine_->HasWork()) {
+    answer.interrupted = stop.interrupted();
+    if (answer.interrupted || !status.ok()) engine_->Cancel(id);
+    RETURN_IF_ERROR(engine_->Step());
+  }
+  const auto end = Clock::now();
+  if (answer.stats.generated_tokens == 0) first = end;
+  answer.stats.prompt_seconds = Seconds(start, first);
+  answer.stats.generate_seconds = Seconds(first, end);
+  RETURN_IF_ERROR(status);
+  return answer;
+}
+
+std::string StatsText(const GenerationStats& stats) {
+  // The first token comes out of the prompt's own step.
+  const int64_t decoded = std::max<int64_t>(stats.generated_tokens - 1, 0);
+  return fmt::format("prompt    {} tokens, {:.2f} s, {:.1f} tokens/s\ngenerated {} tokens, {:.2f} s, {:.1f} tokens/s\n",
+                     stats.prompt_tokens, stats.prompt_seconds, Speed(stats.prompt_tokens, stats.prompt_seconds),
+                     stats.generated_tokens, stats.generate_seconds, Speed(decoded, stats.generate_seconds));
+}
+
+}  // namespace cachalot

@@ -1,0 +1,63 @@
+// A model opened with its engine, and one answer after the other from it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/console.h"
+#include "engine/engine.h"
+#include "engine/model_bundle.h"
+
+namespace cachalot {
+
+struct GenerationStats {
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+  double prompt_seconds = 0.0;    // until the first token
+  double generate_seconds = 0.0;  // from the first token to the last
+};
+
+struct Answer {
+  std::string text;
+  FinishReason reason = FinishReason::kStop;
+  bool interrupted = false;       // by Ctrl-C; the reason is kCancelled
+  GenerationStats stats;
+};
+
+class Session {
+ public:
+  // chunk: a prompt advances by at most this many tokens in a step; 0: as many as a step holds.
+  static Result<std::unique_ptr<Session>> Open(const ModelOptions& options, int32_t chunk = 0);
+  ~Session();
+
+  ModelBundle& bundle() { return bundle_; }
+  Engine& engine() { return *engine_; }
+  double load_seconds() const { return load_seconds_; }
+  // The tokenizer, or why there is none.
+  Result<const Tokenizer*> tokenizer() const;
+
+  // Tokens of a conversation, a JSON list of {"role", "content"}, ready for an answer.
+  Result<std::vector<int32_t>> ChatPrompt(const std::string& messages_json) const;
+  // Tokens of a text as it is, with BOS as the model wants it.
+  Result<std::vector<int32_t>> TextPrompt(std::string_view text) const;
+
+  // Runs one request. Text is handed over as it comes; an error from `on_output` (a closed output) ends the request and is
+  // returned. max_tokens below 0: until the model ends or the context is full.
+  Result<Answer> Generate(Request request, const std::function<Status(const RequestOutput&)>& on_output,
+                          const StopOnInterrupt& stop);
+
+ private:
+  Session() = default;
+
+  ModelBundle bundle_;
+  std::unique_ptr<Engine> engine_;
+  double load_seconds_ = 0.0;
+};
+
+// "prompt 12 tokens, 0.10 s, 120.0 tokens/s; …", two lines for standard error.
+std::string StatsText(const GenerationStats& stats);
+
+}  // namespace cachalot
