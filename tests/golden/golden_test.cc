@@ -9,6 +9,7 @@
 #include "engine/model_bundle.h"
 #include "golden/golden_case.h"
 #include "runtime/runtime.h"
+#include "support/hf_to_gguf.h"
 
 namespace cachalot {
 namespace {
@@ -213,6 +214,36 @@ TEST_P(GoldenTest, DeterministicMeansTheSameBits) {
   }
 }
 
+// The same weights as the GGUF files that llama.cpp's converter makes, DeepSeek's in all three historic layouts.
+class GgufTest : public GoldenTest {
+ protected:
+  void Check(GgufMlaLayout layout, const char* name) {
+    const std::string path = testing::TempDir() + "/" + GetParam() + "-" + name + ".gguf";
+    const Status written = WriteHfAsGguf(golden_.folder, layout, path);
+    ASSERT_TRUE(written.ok()) << written.ToString();
+    GoldenCase in_gguf = golden_;
+    in_gguf.folder = path;
+    std::swap(golden_, in_gguf);
+    for (const char* isa : {"ref", "avx2"}) {
+      if (*isa == 'a' && BestIsa() < Isa::kAvx2) continue;
+      const Outcome run = Prompt({.isa = isa});
+      EXPECT_LE(MaxDifference(run.logits, golden_.logits), *isa == 'r' ? kReferenceTolerance : kOptimisedTolerance)
+          << isa << ", " << name;
+    }
+    std::swap(golden_, in_gguf);
+    std::remove(path.c_str());
+  }
+};
+
+TEST_P(GgufTest, SameLogits) { Check(GgufMlaLayout::kMainline, "mainline"); }
+
+using GgufLayoutsTest = GgufTest;
+
+TEST_P(GgufLayoutsTest, SameLogits) {
+  Check(GgufMlaLayout::kHybrid, "hybrid");
+  Check(GgufMlaLayout::kLegacy, "legacy");
+}
+
 std::string CaseName(const testing::TestParamInfo<const char*>& test) {
   std::string name = test.param;
   std::replace(name.begin(), name.end(), '-', '_');
@@ -222,6 +253,13 @@ std::string CaseName(const testing::TestParamInfo<const char*>& test) {
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
                          testing::Values("llama", "llama3-rope", "mistral", "qwen2", "qwen3", "deepseek-v2-lite",
                                          "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "qwen3-moe", "mixtral"),
+                         CaseName);
+INSTANTIATE_TEST_SUITE_P(Models, GgufTest,
+                         testing::Values("llama", "llama3-rope", "mistral", "qwen2", "qwen3", "deepseek-v2-lite",
+                                         "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "qwen3-moe", "mixtral"),
+                         CaseName);
+// (deepseek-v2 has both a query latent and V2-Lite's mscale, which no legacy file can say.)
+INSTANTIATE_TEST_SUITE_P(Models, GgufLayoutsTest, testing::Values("deepseek-v2-lite", "deepseek-v3", "deepseek-v3-fp8"),
                          CaseName);
 INSTANTIATE_TEST_SUITE_P(Models, LatentAttentionTest,
                          testing::Values("deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8"), CaseName);
