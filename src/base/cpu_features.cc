@@ -1,5 +1,8 @@
 #include "base/cpu_features.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <sched.h>
 
 #include <algorithm>
@@ -21,6 +24,14 @@ int CgroupCpuLimit() {
   return std::max(1, static_cast<int>(std::ceil(std::atof(quota.c_str()) / period)));
 }
 
+#if defined(__x86_64__)
+// clang 14's __builtin_cpu_supports knows no "f16c".
+bool HasF16C() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 }  // namespace
 
 std::string_view IsaName(Isa isa) {
@@ -36,7 +47,7 @@ Isa BestIsa() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi2");
+                    HasF16C() && __builtin_cpu_supports("bmi2");
   if (!avx2) return Isa::kRef;
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&

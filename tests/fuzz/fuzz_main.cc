@@ -23,16 +23,19 @@
 #include "fuzz/mutator.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// There in sanitized builds: called before a sanitizer ends the process.
-extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
-// No parser needs a single allocation of this size for an input of at most a megabyte.
+#ifdef CACHALOT_SANITIZED
+// The sanitizers report first and then abort, which OnSignal catches. No parser needs a single allocation of
+// this size for an input of at most a megabyte.
 extern "C" const char* __asan_default_options() {
-  return "max_allocation_size_mb=512";
+  return "abort_on_error=1:max_allocation_size_mb=512";
 }
+extern "C" const char* __ubsan_default_options() {
+  return "abort_on_error=1";
+}
+#endif
 
 namespace {
 
-constexpr size_t kMaxAllocationBytes = size_t{512} << 20;
 constexpr unsigned kMaxSecondsPerInput = 60;
 
 struct Options {
@@ -77,12 +80,10 @@ void OnSignal(int number) {
 }
 
 void CatchEverything() {
-  for (const int number : {SIGABRT, SIGALRM, SIGBUS, SIGFPE, SIGILL, SIGSEGV}) {
-    if (__sanitizer_set_death_callback != nullptr && number != SIGALRM && number != SIGABRT)
-      continue;  // it reports
-    std::signal(number, OnSignal);
-  }
-  if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(SaveInput);
+  for (const int number : {SIGABRT, SIGALRM}) std::signal(number, OnSignal);
+#ifndef CACHALOT_SANITIZED
+  for (const int number : {SIGBUS, SIGFPE, SIGILL, SIGSEGV}) std::signal(number, OnSignal);
+#endif
 }
 
 void RunOne(const std::string& input) {
@@ -160,9 +161,10 @@ std::vector<std::string> ReadSeeds(const std::vector<std::string>& paths) {
 
 }  // namespace
 
-// A sanitizer bounds allocations itself and wants its own operator new.
+// The same bound on allocations as above, where no sanitizer watches (which would want its own operator new).
 #ifndef CACHALOT_SANITIZED
 void* operator new(size_t size) {
+  constexpr size_t kMaxAllocationBytes = size_t{512} << 20;
   if (size > kMaxAllocationBytes) {
     std::fprintf(stderr, "an allocation of %zu bytes, the limit is %zu", size, kMaxAllocationBytes);
     std::abort();
