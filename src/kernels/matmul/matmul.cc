@@ -145,7 +145,7 @@ void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel
       task.scratch = scratch + thread_idx * kThreadScratchBytes;
       kernel.run(task);
     }
-    ctx.counters->weight_bytes.fetch_add(panels * panel_bytes * num_groups, std::memory_order_relaxed);
+    CountWeightBytes(ctx, panels * panel_bytes * num_groups);
   });
 }
 
@@ -153,7 +153,9 @@ void Run(const ExecContext& ctx, const MatmulCall& call) {
   if (const PanelKernel* kernel = FindPanelKernel(*call.groups[0].weight, ctx.isa)) {
     return RunPanels(ctx, call, *kernel);
   }
-  if (ctx.isa > Isa::kRef) ctx.counters->generic_calls.fetch_add(1, std::memory_order_relaxed);
+  if (ctx.isa > Isa::kRef && ctx.counters != nullptr) {
+    ctx.counters->generic_calls.fetch_add(1, std::memory_order_relaxed);
+  }
   MatmulRef(ctx, call);
 }
 

@@ -15,6 +15,10 @@ struct MatmulCall {
   bool accumulate = false;
 };
 
+inline void CountWeightBytes(const ExecContext& ctx, int64_t bytes) {
+  if (ctx.counters != nullptr) ctx.counters->weight_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 void MatmulRef(const ExecContext& ctx, const MatmulCall& call);
 
 }  // namespace cachalot

@@ -1,6 +1,4 @@
 // The definition of correct: each row of W in F32, each dot product in double, rounded once. Covers every layout.
-#include <cstring>
-
 #include "kernels/matmul/matmul_impl.h"
 
 namespace cachalot {
@@ -28,7 +26,7 @@ void MatmulRef(const ExecContext& ctx, const MatmulCall& call) {
     }
   });
   for (const MatmulGroup& group : call.groups) {
-    if (group.m > 0) ctx.counters->weight_bytes.fetch_add(group.weight->data_bytes, std::memory_order_relaxed);
+    if (group.m > 0) CountWeightBytes(ctx, group.weight->data_bytes);
   }
 }
 

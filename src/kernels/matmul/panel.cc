@@ -37,9 +37,15 @@ void PackPlain(const PanelSource& source, int64_t k, std::byte* panel) {
 
 template <typename T, StepOrder kOrder>
 void DecodePlainRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
-  const auto decode = FindQuantFormat(dtype)->decode;
-  panel += StepIndex<kOrder>(row) * sizeof(T);
-  for (int64_t i = 0; i < k; ++i) decode(panel + i * kPanelRows * sizeof(T), out + i, 1);
+  const QuantFormat* format = FindQuantFormat(dtype);
+  const T* values = reinterpret_cast<const T*>(panel) + StepIndex<kOrder>(row);
+  constexpr int64_t kChunk = 64;
+  T chunk[kChunk];
+  for (int64_t k0 = 0; k0 < k; k0 += kChunk) {
+    const int64_t len = std::min(kChunk, k - k0);
+    for (int64_t i = 0; i < len; ++i) chunk[i] = values[(k0 + i) * kPanelRows];
+    format->decode(reinterpret_cast<const std::byte*>(chunk), out + k0, len);
+  }
 }
 
 // --- FP8: blocks of 128, each with its scales in front; four codes of a row stand together. ---
