@@ -25,7 +25,9 @@ constexpr std::array<float, 256> kTable = [] {
 
 }  // namespace
 
-float FP8E4M3ToF32(uint8_t bits) { return kTable[bits]; }
+float FP8E4M3ToF32(uint8_t bits) {
+  return kTable[bits];
+}
 
 uint8_t F32ToFP8E4M3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);

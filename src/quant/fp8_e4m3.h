@@ -1,5 +1,5 @@
-// FP8 E4M3 (OCP): 1 sign, 4 exponent bits (bias 7), 3 mantissa bits; ±448 at most, no infinity, S.1111.111 is NaN.
-// Subnormals: mantissa * 2^-9. Block scales are not part of the format here: they multiply afterwards.
+// FP8 E4M3 (OCP): 1 sign, 4 exponent bits (bias 7), 3 mantissa bits; ±448 at most, no infinity, S.1111.111 is
+// NaN. Subnormals: mantissa * 2^-9. Block scales are not part of the format here: they multiply afterwards.
 #pragma once
 
 #include "quant/format.h"

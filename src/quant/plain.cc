@@ -27,11 +27,23 @@ void Encode16(const float* src, std::byte* dst, int64_t count) {
 
 }  // namespace
 
-void DecodeF32(const std::byte* src, float* dst, int64_t count) { std::memcpy(dst, src, count * sizeof(float)); }
-void EncodeF32(const float* src, std::byte* dst, int64_t count) { std::memcpy(dst, src, count * sizeof(float)); }
-void DecodeF16(const std::byte* src, float* dst, int64_t count) { Decode16<F16ToF32>(src, dst, count); }
-void EncodeF16(const float* src, std::byte* dst, int64_t count) { Encode16<F32ToF16>(src, dst, count); }
-void DecodeBF16(const std::byte* src, float* dst, int64_t count) { Decode16<BF16ToF32>(src, dst, count); }
-void EncodeBF16(const float* src, std::byte* dst, int64_t count) { Encode16<F32ToBF16>(src, dst, count); }
+void DecodeF32(const std::byte* src, float* dst, int64_t count) {
+  std::memcpy(dst, src, count * sizeof(float));
+}
+void EncodeF32(const float* src, std::byte* dst, int64_t count) {
+  std::memcpy(dst, src, count * sizeof(float));
+}
+void DecodeF16(const std::byte* src, float* dst, int64_t count) {
+  Decode16<F16ToF32>(src, dst, count);
+}
+void EncodeF16(const float* src, std::byte* dst, int64_t count) {
+  Encode16<F32ToF16>(src, dst, count);
+}
+void DecodeBF16(const std::byte* src, float* dst, int64_t count) {
+  Decode16<BF16ToF32>(src, dst, count);
+}
+void EncodeBF16(const float* src, std::byte* dst, int64_t count) {
+  Encode16<F32ToBF16>(src, dst, count);
+}
 
 }  // namespace cachalot

@@ -1,5 +1,5 @@
-// Q4_0: blocks of 32 four-bit values with one F16 scale; value = scale * (q - 8). Byte j holds value j in its low half
-// and value j + 16 in its high half.
+// Q4_0: blocks of 32 four-bit values with one F16 scale; value = scale * (q - 8). Byte j holds value j in its
+// low half and value j + 16 in its high half.
 #pragma once
 
 #include "quant/format.h"

@@ -1,4 +1,5 @@
-// Q4_1: blocks of 32 four-bit values with an F16 scale and an F16 minimum; value = scale * q + min. Nibbles as in Q4_0.
+// Q4_1: blocks of 32 four-bit values with an F16 scale and an F16 minimum; value = scale * q + min. Nibbles
+// as in Q4_0.
 #pragma once
 
 #include "quant/format.h"

@@ -27,7 +27,8 @@ void EncodeQ8_0(const float* src, std::byte* dst, int64_t count) {
     const float inverse = scale != 0 ? 1.0f / scale : 0.0f;
     BlockQ8_0 block;
     block.scale = F32ToF16(scale);
-    for (int j = 0; j < 32; ++j) block.q[j] = static_cast<int8_t>(TruncateClamped(std::round(src[i + j] * inverse), -127, 127));
+    for (int j = 0; j < 32; ++j)
+      block.q[j] = static_cast<int8_t>(TruncateClamped(std::round(src[i + j] * inverse), -127, 127));
     std::memcpy(dst, &block, sizeof(block));
   }
 }

@@ -53,14 +53,29 @@ TEST(QuantFormat, EveryFormatRoundTripsWithinItsStep) {
     const auto decoded = Decode(format.dtype, Encode(format.dtype, values).data(), values.size());
     float step = 0;
     switch (format.dtype) {
-      case DType::kF32: step = 0; break;
-      case DType::kF16: step = 0x1p-12f; break;
-      case DType::kBF16: step = 0x1p-9f; break;
-      case DType::kFP8E4M3: step = 0x1p-5f; break;
-      case DType::kQ8_0: step = 0.5f / 127 + 1e-3f; break;
-      case DType::kQ4_0: step = 1.0f / 8 + 1e-3f; break;  // the far side of the range is cut at +7
-      case DType::kQ4_1: step = 1.0f / 15 + 1e-3f; break;
-      default: FAIL() << "a format without a bound here";
+      case DType::kF32:
+        step = 0;
+        break;
+      case DType::kF16:
+        step = 0x1p-12f;
+        break;
+      case DType::kBF16:
+        step = 0x1p-9f;
+        break;
+      case DType::kFP8E4M3:
+        step = 0x1p-5f;
+        break;
+      case DType::kQ8_0:
+        step = 0.5f / 127 + 1e-3f;
+        break;
+      case DType::kQ4_0:
+        step = 1.0f / 8 + 1e-3f;
+        break;  // the far side of the range is cut at +7
+      case DType::kQ4_1:
+        step = 1.0f / 15 + 1e-3f;
+        break;
+      default:
+        FAIL() << "a format without a bound here";
     }
     for (size_t i = 0; i < values.size(); ++i) EXPECT_LE(std::fabs(decoded[i] - values[i]), step) << i;
     // What is representable comes back as it is.
@@ -73,9 +88,11 @@ TEST(QuantFormat, EveryFormatRoundTripsWithinItsStep) {
 
 TEST(QuantFormat, SixteenBitRoundsToEven) {
   EXPECT_EQ(Decode(DType::kF16, Encode(DType::kF16, {1.0f + 0x1p-11f}).data(), 1)[0], 1.0f);
-  EXPECT_EQ(Decode(DType::kF16, Encode(DType::kF16, {1.0f + 3 * 0x1p-11f}).data(), 1)[0], 1.0f + 2 * 0x1p-10f);
+  EXPECT_EQ(Decode(DType::kF16, Encode(DType::kF16, {1.0f + 3 * 0x1p-11f}).data(), 1)[0],
+            1.0f + 2 * 0x1p-10f);
   EXPECT_EQ(Decode(DType::kBF16, Encode(DType::kBF16, {1.0f + 0x1p-8f}).data(), 1)[0], 1.0f);
-  EXPECT_EQ(Decode(DType::kBF16, Encode(DType::kBF16, {1.0f + 3 * 0x1p-8f}).data(), 1)[0], 1.0f + 2 * 0x1p-7f);
+  EXPECT_EQ(Decode(DType::kBF16, Encode(DType::kBF16, {1.0f + 3 * 0x1p-8f}).data(), 1)[0],
+            1.0f + 2 * 0x1p-7f);
 }
 
 TEST(QuantFormat, DecodesUnalignedRows) {
@@ -88,9 +105,9 @@ TEST(QuantFormat, DecodesUnalignedRows) {
 TEST(FP8E4M3, NamedValues) {
   EXPECT_EQ(FP8E4M3ToF32(0x00), 0.0f);
   EXPECT_TRUE(std::signbit(FP8E4M3ToF32(0x80)));
-  EXPECT_EQ(FP8E4M3ToF32(0x01), 0x1p-9f);        // smallest subnormal
-  EXPECT_EQ(FP8E4M3ToF32(0x07), 7 * 0x1p-9f);    // largest subnormal
-  EXPECT_EQ(FP8E4M3ToF32(0x08), 0x1p-6f);        // smallest normal
+  EXPECT_EQ(FP8E4M3ToF32(0x01), 0x1p-9f);      // smallest subnormal
+  EXPECT_EQ(FP8E4M3ToF32(0x07), 7 * 0x1p-9f);  // largest subnormal
+  EXPECT_EQ(FP8E4M3ToF32(0x08), 0x1p-6f);      // smallest normal
   EXPECT_EQ(FP8E4M3ToF32(0x38), 1.0f);
   EXPECT_EQ(FP8E4M3ToF32(0x3c), 1.5f);
   EXPECT_EQ(FP8E4M3ToF32(0xc0), -2.0f);
@@ -201,9 +218,9 @@ TEST(Q4_1, DecodesByHand) {
 
 TEST(Q4_1, EncodesByHand) {
   std::vector<float> values(32, -1.0f);
-  values[1] = 14.0f;   // scale 1
-  values[2] = 0.5f;    // 1.5: up
-  values[17] = 3.0f;   // high nibble of byte 1
+  values[1] = 14.0f;  // scale 1
+  values[2] = 0.5f;   // 1.5: up
+  values[17] = 3.0f;  // high nibble of byte 1
   const auto bytes = Encode(DType::kQ4_1, values);
   BlockQ4_1 block;
   std::memcpy(&block, bytes.data(), sizeof(block));

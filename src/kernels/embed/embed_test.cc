@@ -33,7 +33,8 @@ TEST(Embed, GivesTheRowsOfTheTable) {
       Embed(ctx, {ids.data(), static_cast<int64_t>(ids.size()), &table, y.data(), kStride});
       EXPECT_TRUE(y.Intact());
       for (size_t i = 0; i < ids.size(); ++i) {
-        EXPECT_EQ(FirstBitDifference({y.data() + i * kStride, kDim}, {decoded.data() + ids[i] * kDim, kDim}), "");
+        EXPECT_EQ(FirstBitDifference({y.data() + i * kStride, kDim}, {decoded.data() + ids[i] * kDim, kDim}),
+                  "");
         for (int64_t j = kDim; j < kStride; ++j) EXPECT_TRUE(y.Poisoned(i * kStride + j));
       }
     }

@@ -61,8 +61,13 @@ TEST(GroupedMatmul, GatherEqualsSingles) {
         float* to = y.data();
         for (int e = 0; e < kExperts; ++e) {
           const int64_t m = rows_of[e].size();
-          groups.push_back({.weight = &experts[e], .m = m, .x = x.data(), .x_stride = kK, .x_rows = rows_of[e].data(),
-                            .y = to, .y_stride = kN});
+          groups.push_back({.weight = &experts[e],
+                            .m = m,
+                            .x = x.data(),
+                            .x_stride = kK,
+                            .x_rows = rows_of[e].data(),
+                            .y = to,
+                            .y_stride = kN});
           to += m * kN;
         }
         GroupedMatmul(ctx, {.groups = groups});
@@ -107,8 +112,13 @@ TEST(GroupedMatmul, WeightedScatterEqualsSingles) {
         std::vector<float> y = before;
         std::vector<MatmulGroup> groups;
         for (int e = 0; e < kExperts; ++e) {
-          groups.push_back({.weight = &experts[e], .m = static_cast<int64_t>(rows_of[e].size()), .x = x[e].data(),
-                            .x_stride = kK, .y = y.data(), .y_stride = kN, .y_rows = rows_of[e].data(),
+          groups.push_back({.weight = &experts[e],
+                            .m = static_cast<int64_t>(rows_of[e].size()),
+                            .x = x[e].data(),
+                            .x_stride = kK,
+                            .y = y.data(),
+                            .y_stride = kN,
+                            .y_rows = rows_of[e].data(),
                             .row_scale = scales[e].data()});
         }
         GroupedMatmul(ctx, {.groups = groups, .accumulate = true});
@@ -122,8 +132,8 @@ TEST(GroupedMatmul, WeightedScatterEqualsSingles) {
   }
 }
 
-// Heads as groups: the same x at different offsets, no lists. Rows reach beyond the sum of the groups' rows in one
-// (sparse choice from a large x), so the shared form of the activations would not pay.
+// Heads as groups: the same x at different offsets, no lists. Rows reach beyond the sum of the groups' rows
+// in one (sparse choice from a large x), so the shared form of the activations would not pay.
 TEST(GroupedMatmul, SeparateAndSparseRows) {
   constexpr int kHeads = 3, kRows = 5;
   TestRng rng(63);
@@ -136,8 +146,12 @@ TEST(GroupedMatmul, SeparateAndSparseRows) {
       std::vector<float> y(kRows * kHeads * kN);
       std::vector<MatmulGroup> groups;
       for (int h = 0; h < kHeads; ++h) {
-        groups.push_back({.weight = &heads[h], .m = kRows, .x = x.data() + h * kK, .x_stride = kHeads * kK,
-                          .y = y.data() + h * kN, .y_stride = kHeads * kN});
+        groups.push_back({.weight = &heads[h],
+                          .m = kRows,
+                          .x = x.data() + h * kK,
+                          .x_stride = kHeads * kK,
+                          .y = y.data() + h * kN,
+                          .y_stride = kHeads * kN});
       }
       GroupedMatmul(ctx, {.groups = groups});
       for (int64_t i = 0; i < kRows * kHeads; ++i) {
@@ -146,8 +160,13 @@ TEST(GroupedMatmul, SeparateAndSparseRows) {
       }
 
       std::vector<float> few(2 * kN);
-      const MatmulGroup group = {.weight = &heads[1], .m = 2, .x = x.data(), .x_stride = kK, .x_rows = sparse,
-                                 .y = few.data(), .y_stride = kN};
+      const MatmulGroup group = {.weight = &heads[1],
+                                 .m = 2,
+                                 .x = x.data(),
+                                 .x_stride = kK,
+                                 .x_rows = sparse,
+                                 .y = few.data(),
+                                 .y_stride = kN};
       TestContext small(isa, 2, MatmulWorkspaceBytes(2, kK, 2));
       GroupedMatmul(small, {.groups = {&group, 1}});
       for (int i = 0; i < 2; ++i) {

@@ -22,14 +22,16 @@ const PanelKernel* FindPanelKernel(const PackedMatrix& weight, Isa isa) {
   return nullptr;
 }
 
-int64_t XBlockRowBytes(int64_t k) { return k / 32 * static_cast<int64_t>(sizeof(XBlock)); }
+int64_t XBlockRowBytes(int64_t k) {
+  return k / 32 * static_cast<int64_t>(sizeof(XBlock));
+}
 
 // --- Activations as the block formats' kernels want them: each row once. ---
 
 struct QuantizedX {
   const std::byte* rows = nullptr;  // null: the kernels read F32
-  // The groups read the same x through their lists, so its rows were quantised where they stand; else row j of the
-  // groups' rows one after the other is rows + j * row_bytes.
+  // The groups read the same x through their lists, so its rows were quantised where they stand; else row j
+  // of the groups' rows one after the other is rows + j * row_bytes.
   bool shared = false;
   int64_t row_bytes = 0;
 };
@@ -69,7 +71,8 @@ QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const Panel
   const double row_ns = static_cast<double>(k) * 0.25;
   if (out.shared) {
     ParallelRanges(ctx, num_rows, row_ns, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) kernel.quantize(first->x + i * first->x_stride, k, rows + i * out.row_bytes);
+      for (int64_t i = begin; i < end; ++i)
+        kernel.quantize(first->x + i * first->x_stride, k, rows + i * out.row_bytes);
     });
     return out;
   }
@@ -87,14 +90,15 @@ QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const Panel
 
 // --- How a call is cut. ---
 
-// Panels that a task takes: worth a parallel loop's cost (about 64 KB to stream, or as long in arithmetic), and few
-// enough for the threads to end together.
-int64_t PanelsPerTask(int64_t num_panels, int64_t panel_bytes, int64_t k, int64_t num_groups, int64_t num_rows,
-                      int num_threads) {
+// Panels that a task takes: worth a parallel loop's cost (about 64 KB to stream, or as long in arithmetic),
+// and few enough for the threads to end together.
+int64_t PanelsPerTask(int64_t num_panels, int64_t panel_bytes, int64_t k, int64_t num_groups,
+                      int64_t num_rows, int num_threads) {
   constexpr int64_t kMinBytes = 64 << 10;
   constexpr int64_t kMinProducts = 400'000;
   const int64_t bytes = panel_bytes * num_groups, products = kPanelRows * k * num_rows;
-  const int64_t worth = std::max({int64_t{1}, num_panels * bytes / kMinBytes, num_panels * products / kMinProducts});
+  const int64_t worth =
+      std::max({int64_t{1}, num_panels * bytes / kMinBytes, num_panels * products / kMinProducts});
   const int64_t tasks = std::min({num_panels, worth, int64_t{16} * num_threads});
   return (num_panels + tasks - 1) / tasks;
 }

@@ -1,6 +1,6 @@
 // Matmul against the roofs of the machine it runs on: what two threads can read from memory and how many F32
-// multiply-adds they can do, both measured in the same run. Weights cycle through copies that do not fit the caches
-// together, as the layers of a model do.
+// multiply-adds they can do, both measured in the same run. Weights cycle through copies that do not fit the
+// caches together, as the layers of a model do.
 //   cachalot_kernels_bench --benchmark_filter=Matmul/Q4_1
 #include <benchmark/benchmark.h>
 #include <immintrin.h>
@@ -78,8 +78,10 @@ double FmaRoofGflops() {
 struct Shape {
   int64_t k, n;
 };
-// SmolLM2-135M's fused qkv, gate+up, down, head; the 2,048-wide models' qkv, gate+up (one expert's and a dense one's).
-constexpr Shape kShapes[] = {{576, 960}, {576, 3072}, {1536, 576}, {576, 49152}, {2048, 3072}, {2048, 2816}, {8192, 2048}};
+// SmolLM2-135M's fused qkv, gate+up, down, head; the 2,048-wide models' qkv, gate+up (one expert's and a
+// dense one's).
+constexpr Shape kShapes[] = {{576, 960},   {576, 3072},  {1536, 576}, {576, 49152},
+                             {2048, 3072}, {2048, 2816}, {8192, 2048}};
 constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kFP8E4M3,
                             DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
 
@@ -109,7 +111,11 @@ void MatmulBench(benchmark::State& state, DType dtype, Shape shape, int64_t m) {
   size_t next = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (auto _ : state) {
-    Matmul(ctx, {.x = x.data(), .x_stride = shape.k, .m = m, .weight = &weights[next], .y = y.data(),
+    Matmul(ctx, {.x = x.data(),
+                 .x_stride = shape.k,
+                 .m = m,
+                 .weight = &weights[next],
+                 .y = y.data(),
                  .y_stride = shape.n});
     next = (next + 1) % weights.size();
   }

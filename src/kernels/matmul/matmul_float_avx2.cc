@@ -1,12 +1,14 @@
-// F32, F16, BF16 and FP8 weights against F32 activations: fused multiply-adds, one chain over k for each output.
+// F32, F16, BF16 and FP8 weights against F32 activations: fused multiply-adds, one chain over k for each
+// output.
 //
-// Bounds, for a core at 8 FMA lanes x 2 a cycle that has about 8 GB/s of the memory: a weight of 2 bytes costs 0.25 ns
-// to read and 1/16 cycle a row to use, so up to about 12 rows the memory is the limit and above it the FMAs are.
-// A tile of 6 rows x 16 columns is 12 chains, the most that 16 registers hold and enough to hide the FMA's latency; few
-// rows take several panels at once for that. Weights are converted inside the tile: for 6 rows that is 2 to 6
-// instructions beside 12 FMAs, and it was faster at every number of rows than converting a panel once and reading it
-// back (F16, 576 x 3072, 24 rows: 90 against 75 GFLOP/s of a core's 103; 512 rows: 93 against 89). FP8 takes 16
-// instructions, so from kManyRows on a panel becomes F32 once. The chain over k is the same in every form.
+// Bounds, for a core at 8 FMA lanes x 2 a cycle that has about 8 GB/s of the memory: a weight of 2 bytes
+// costs 0.25 ns to read and 1/16 cycle a row to use, so up to about 12 rows the memory is the limit and above
+// it the FMAs are. A tile of 6 rows x 16 columns is 12 chains, the most that 16 registers hold and enough to
+// hide the FMA's latency; few rows take several panels at once for that. Weights are converted inside the
+// tile: for 6 rows that is 2 to 6 instructions beside 12 FMAs, and it was faster at every number of rows than
+// converting a panel once and reading it back (F16, 576 x 3072, 24 rows: 90 against 75 GFLOP/s of a core's
+// 103; 512 rows: 93 against 89). FP8 takes 16 instructions, so from kManyRows on a panel becomes F32 once.
+// The chain over k is the same in every form.
 #include <immintrin.h>
 
 #include <type_traits>
@@ -19,8 +21,8 @@ namespace {
 
 constexpr int64_t kMaxPanelsAtOnce = 4;
 
-// FP8 from kManyRows rows on: a piece of k of a panel becomes F32 in this thread's scratch, once for all tiles of a
-// block of rows; where k has several pieces, the chains wait there in between ([row][16]).
+// FP8 from kManyRows rows on: a piece of k of a panel becomes F32 in this thread's scratch, once for all
+// tiles of a block of rows; where k has several pieces, the chains wait there in between ([row][16]).
 constexpr int64_t kManyRows = 9;
 constexpr int64_t kMaxPiece = 1024;
 constexpr int64_t kRowBlock = 1536;
@@ -59,8 +61,8 @@ struct WeightsBF16 {
   }
 };
 
-// Four codes of a row in each 32-bit lane. A code's exponent and mantissa, moved to where F32 has its own, read 2^-120 of
-// the value (subnormals included), which the scales make good: they come multiplied by 2^120.
+// Four codes of a row in each 32-bit lane. A code's exponent and mantissa, moved to where F32 has its own,
+// read 2^-120 of the value (subnormals included), which the scales make good: they come multiplied by 2^120.
 struct WeightsFP8 {
   static constexpr int64_t kTileRows = 4;  // the codes and scales need registers too
   static constexpr int64_t kBlock = 128;
@@ -77,10 +79,11 @@ struct WeightsFP8 {
   }
 };
 
-// Calls use(kk, low[p], high[p]) for kk = 0 .. count - 1 with the weights of kPanels panels, from their first k on.
+// Calls use(kk, low[p], high[p]) for kk = 0 .. count - 1 with the weights of kPanels panels, from their first
+// k on.
 template <typename Weights, int kPanels, typename Use>
-inline __attribute__((always_inline)) void ForEachStep(const std::byte* panel, int64_t panel_bytes, int64_t count,
-                                                       Use&& use) {
+inline __attribute__((always_inline)) void ForEachStep(const std::byte* panel, int64_t panel_bytes,
+                                                       int64_t count, Use&& use) {
   __m256 low[kPanels], high[kPanels];
   for (int64_t kk = 0; kk < count; ++kk) {
 #pragma GCC unroll 4
@@ -93,9 +96,9 @@ inline __attribute__((always_inline)) void ForEachStep(const std::byte* panel, i
 
 // From the beginning of a block on.
 template <typename Weights, int kPanels, typename Use>
-  requires std::is_same_v<Weights, WeightsFP8>
-inline __attribute__((always_inline)) void ForEachStep(const std::byte* panel, int64_t panel_bytes, int64_t count,
-                                                       Use&& use) {
+requires std::is_same_v<Weights, WeightsFP8>
+inline __attribute__((always_inline)) void ForEachStep(const std::byte* panel, int64_t panel_bytes,
+                                                       int64_t count, Use&& use) {
   const __m256 unit = _mm256_set1_ps(0x1p120f);
   __m256 low[kPanels], high[kPanels], scale_low[kPanels], scale_high[kPanels];
   __m256i codes_low[kPanels], codes_high[kPanels];
@@ -136,10 +139,10 @@ inline __attribute__((always_inline)) void ForEachStep(const std::byte* panel, i
 struct Piece {
   int64_t k_begin = 0;
   int64_t k_count = 0;
-  bool first = true;             // chains start at zero, else at `waiting`
-  bool last = true;              // chains are finished, else they wait
-  float* waiting;                // [row][panel][16], of the tile's first row and panel
-  int64_t waiting_stride = 0;    // floats from row to row; 0 where no chain has to wait
+  bool first = true;           // chains start at zero, else at `waiting`
+  bool last = true;            // chains are finished, else they wait
+  float* waiting;              // [row][panel][16], of the tile's first row and panel
+  int64_t waiting_stride = 0;  // floats from row to row; 0 where no chain has to wait
 };
 
 template <typename Weights, int kRows, int kPanels>
@@ -157,18 +160,19 @@ void Tile(const PanelTask& task, const std::byte* panel, int64_t panel_bytes, in
       sum[i][p][1] = piece.first ? _mm256_setzero_ps() : _mm256_loadu_ps(from + 8);
     }
   }
-  ForEachStep<Weights, kPanels>(panel, panel_bytes, piece.k_count,
-                                [&](int64_t kk, const __m256* low, const __m256* high) __attribute__((always_inline)) {
+  ForEachStep<Weights, kPanels>(
+      panel, panel_bytes,
+      piece.k_count, [&](int64_t kk, const __m256* low, const __m256* high) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const __m256 xv = _mm256_broadcast_ss(x[i] + kk);
+        for (int i = 0; i < kRows; ++i) {
+          const __m256 xv = _mm256_broadcast_ss(x[i] + kk);
 #pragma GCC unroll 8
-      for (int p = 0; p < kPanels; ++p) {
-        sum[i][p][0] = _mm256_fmadd_ps(xv, low[p], sum[i][p][0]);
-        sum[i][p][1] = _mm256_fmadd_ps(xv, high[p], sum[i][p][1]);
-      }
-    }
-  });
+          for (int p = 0; p < kPanels; ++p) {
+            sum[i][p][0] = _mm256_fmadd_ps(xv, low[p], sum[i][p][0]);
+            sum[i][p][1] = _mm256_fmadd_ps(xv, high[p], sum[i][p][1]);
+          }
+        }
+      });
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 8
@@ -186,27 +190,35 @@ void Tile(const PanelTask& task, const std::byte* panel, int64_t panel_bytes, in
 
 // `rows` (1..6) rows against num_panels panels, as many panels at once as the registers allow.
 template <typename Weights>
-void TileRow(const PanelTask& task, const std::byte* panels, int64_t panel_bytes, int64_t num_panels, int64_t row,
-             int64_t rows, int64_t column, const Piece& piece) {
+void TileRow(const PanelTask& task, const std::byte* panels, int64_t panel_bytes, int64_t num_panels,
+             int64_t row, int64_t rows, int64_t column, const Piece& piece) {
   const auto sweep = [&]<int kRows, int kPanels>() {
     Piece at = piece;
     int64_t p = 0;
     for (; p + kPanels <= num_panels; p += kPanels, at.waiting += kPanels * kPanelRows) {
-      Tile<Weights, kRows, kPanels>(task, panels + p * panel_bytes, panel_bytes, row, column + p * kPanelRows, at);
+      Tile<Weights, kRows, kPanels>(task, panels + p * panel_bytes, panel_bytes, row, column + p * kPanelRows,
+                                    at);
     }
     if constexpr (kPanels > 1) {
       for (; p < num_panels; ++p, at.waiting += kPanelRows) {
-        Tile<Weights, kRows, 1>(task, panels + p * panel_bytes, panel_bytes, row, column + p * kPanelRows, at);
+        Tile<Weights, kRows, 1>(task, panels + p * panel_bytes, panel_bytes, row, column + p * kPanelRows,
+                                at);
       }
     }
   };
   switch (rows) {
-    case 1: return sweep.template operator()<1, std::is_same_v<Weights, WeightsFP8> ? 2 : 4>();
-    case 2: return sweep.template operator()<2, std::is_same_v<Weights, WeightsFP8> ? 1 : 2>();
-    case 3: return sweep.template operator()<3, 1>();
-    case 4: return sweep.template operator()<4, 1>();
-    case 5: return sweep.template operator()<5, 1>();
-    default: return sweep.template operator()<6, 1>();
+    case 1:
+      return sweep.template operator() < 1, std::is_same_v<Weights, WeightsFP8> ? 2 : 4 > ();
+    case 2:
+      return sweep.template operator() < 2, std::is_same_v<Weights, WeightsFP8> ? 1 : 2 > ();
+    case 3:
+      return sweep.template operator()<3, 1>();
+    case 4:
+      return sweep.template operator()<4, 1>();
+    case 5:
+      return sweep.template operator()<5, 1>();
+    default:
+      return sweep.template operator()<6, 1>();
   }
 }
 
@@ -227,8 +239,8 @@ void Direct(const PanelTask& task) {
   for (int64_t p = 0; p < task.num_panels; p += kMaxPanelsAtOnce) {
     const int64_t panels = Smaller(kMaxPanelsAtOnce, task.num_panels - p);
     ForEachTile(task.m, Weights::kTileRows, [&](int64_t row, int64_t rows) {
-      TileRow<Weights>(task, task.panels + p * task.panel_bytes, task.panel_bytes, panels, row, rows, p * kPanelRows,
-                       whole);
+      TileRow<Weights>(task, task.panels + p * task.panel_bytes, task.panel_bytes, panels, row, rows,
+                       p * kPanelRows, whole);
     });
   }
 }
@@ -238,11 +250,12 @@ void Direct(const PanelTask& task) {
 // k_count steps of a panel from k_begin, the beginning of a block of 128, as F32 [k_count][16].
 void ConvertFp8(const std::byte* panel, int64_t k_begin, int64_t k_count, float* out) {
   panel += k_begin / WeightsFP8::kBlock * WeightsFP8::kBlockBytes;
-  ForEachStep<WeightsFP8, 1>(panel, 0, k_count,
-                             [&](int64_t kk, const __m256* low, const __m256* high) __attribute__((always_inline)) {
-    _mm256_storeu_ps(out + kk * kPanelRows, low[0]);
-    _mm256_storeu_ps(out + kk * kPanelRows + 8, high[0]);
-  });
+  ForEachStep<WeightsFP8, 1>(
+      panel, 0,
+      k_count, [&](int64_t kk, const __m256* low, const __m256* high) __attribute__((always_inline)) {
+        _mm256_storeu_ps(out + kk * kPanelRows, low[0]);
+        _mm256_storeu_ps(out + kk * kPanelRows + 8, high[0]);
+      });
 }
 
 void ConvertedFp8(const PanelTask& task) {
@@ -288,6 +301,8 @@ constexpr PanelKernel kKernels[] = {
 
 }  // namespace
 
-std::span<const PanelKernel> FloatKernelsAvx2() { return kKernels; }
+std::span<const PanelKernel> FloatKernelsAvx2() {
+  return kKernels;
+}
 
 }  // namespace cachalot

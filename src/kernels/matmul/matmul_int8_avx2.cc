@@ -1,12 +1,14 @@
-// Q8_0, Q4_0 and Q4_1 weights against activations rounded to 8 bits: exact integer dot products of 32 values, then one
-// F32 chain over the blocks for each output: sum = fma(integer dot, w's scale * x's scale, sum), for Q4_1 followed by
-// sum = fma(w's minimum, x's scale * sum of q, sum).
+// Q8_0, Q4_0 and Q4_1 weights against activations rounded to 8 bits: exact integer dot products of 32 values,
+// then one F32 chain over the blocks for each output: sum = fma(integer dot, w's scale * x's scale, sum), for
+// Q4_1 followed by sum = fma(w's minimum, x's scale * sum of q, sum).
 //
 // Bounds: a byte multiply-add is 32 products and two start in a cycle, twice the FMA's rate.
-//   4 bits: w is 0..15, so a lane of 16 bits holds the products of a whole block (16 * 15 * 127 < 2^15) and only the
-//     block's end is widened: one multiply-add, one addition and half a broadcast load for 32 products. A tile of 4 rows
-//     x 16 columns shares each broadcast between two vectors of w.
-//   8 bits: |w| times x with w's sign: two products fit 16 bits (2 * 128 * 127 < 2^15), so each is widened at once.
+//   4 bits: w is 0..15, so a lane of 16 bits holds the products of a whole block (16 * 15 * 127 < 2^15) and
+//   only the
+//     block's end is widened: one multiply-add, one addition and half a broadcast load for 32 products. A
+//     tile of 4 rows x 16 columns shares each broadcast between two vectors of w.
+//   8 bits: |w| times x with w's sign: two products fit 16 bits (2 * 128 * 127 < 2^15), so each is widened at
+//   once.
 //     Four instructions for 32 products; half the speed of the 4-bit form and still 1.4 times the FMAs'.
 // Few rows: memory is the limit, and all of this hides behind it.
 #include <immintrin.h>
@@ -21,9 +23,13 @@ constexpr int64_t kTileRows = 4;
 constexpr int64_t kPanelCacheBytes = 20 << 10;
 
 // Keeps the additions in the order written: reassociated, they need more registers than there are.
-inline void Pin(__m256i& value) { asm("" : "+x"(value)); }
+inline void Pin(__m256i& value) {
+  asm("" : "+x"(value));
+}
 
-inline __m256i Load(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m256i Load(const std::byte* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
 inline __m256 LoadF16(const std::byte* p) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
@@ -55,7 +61,8 @@ struct BlockQ8_0Panel {
 #pragma GCC unroll 8
         for (int i = 0; i < kRows; ++i) {
           const __m256i signed_x = _mm256_sign_epi8(Broadcast4(x[i][b].q + quad * 4), w);
-          sum[i] = _mm256_add_epi32(sum[i], _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, signed_x), ones));
+          sum[i] =
+              _mm256_add_epi32(sum[i], _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude, signed_x), ones));
           Pin(sum[i]);
         }
       }
@@ -67,7 +74,8 @@ struct BlockQ8_0Panel {
 
 // kScaleBytes: 32 (scales) or 64 (scales and minima) in front of the nibbles.
 template <int64_t kHeadBytes, int kRows, typename Start>
-inline void DotNibbles(const std::byte* block, const XBlock* const* x, int64_t b, Dots<kRows>& dots, Start&& start) {
+inline void DotNibbles(const std::byte* block, const XBlock* const* x, int64_t b, Dots<kRows>& dots,
+                       Start&& start) {
   const __m256i low_half = _mm256_set1_epi8(0xf);
   __m256i sum[kRows][2];
 #pragma GCC unroll 8
@@ -165,18 +173,28 @@ void TileRow(const PanelTask& task, int64_t first_panel, int64_t num_panels, int
   for (int64_t p = first_panel; p < first_panel + num_panels; ++p) {
     const std::byte* panel = task.panels + p * task.panel_bytes;
     switch (rows) {
-      case 1: Tile<Block, 1>(task, panel, row, p * kPanelRows); break;
-      case 2: Tile<Block, 2>(task, panel, row, p * kPanelRows); break;
-      case 3: Tile<Block, 3>(task, panel, row, p * kPanelRows); break;
-      default: Tile<Block, 4>(task, panel, row, p * kPanelRows); break;
+      case 1:
+        Tile<Block, 1>(task, panel, row, p * kPanelRows);
+        break;
+      case 2:
+        Tile<Block, 2>(task, panel, row, p * kPanelRows);
+        break;
+      case 3:
+        Tile<Block, 3>(task, panel, row, p * kPanelRows);
+        break;
+      default:
+        Tile<Block, 4>(task, panel, row, p * kPanelRows);
+        break;
     }
   }
 }
 
 template <typename Block>
 void Run(const PanelTask& task) {
-  // As many panels as the first cache holds beside a tile's rows of x: those are then read once for all of them.
-  const int64_t panels_at_once = task.panel_bytes >= kPanelCacheBytes ? 1 : kPanelCacheBytes / task.panel_bytes;
+  // As many panels as the first cache holds beside a tile's rows of x: those are then read once for all of
+  // them.
+  const int64_t panels_at_once =
+      task.panel_bytes >= kPanelCacheBytes ? 1 : kPanelCacheBytes / task.panel_bytes;
   for (int64_t p = 0; p < task.num_panels; p += panels_at_once) {
     const int64_t panels = Smaller(panels_at_once, task.num_panels - p);
     for (int64_t row = 0; row < task.m; row += kTileRows) {
@@ -187,8 +205,8 @@ void Run(const PanelTask& task) {
 
 // --- Activations. ---
 
-// To nearest even with scale = largest magnitude / 127. Magnitudes are compared as integers, where NaN is the largest:
-// a block with a NaN gets a NaN scale, so the NaN reaches y.
+// To nearest even with scale = largest magnitude / 127. Magnitudes are compared as integers, where NaN is the
+// largest: a block with a NaN gets a NaN scale, so the NaN reaches y.
 template <typename Finish>
 inline void Quantize(const float* x, int64_t k, std::byte* out, Finish&& finish) {
   XBlock* block = reinterpret_cast<XBlock*>(out);
@@ -220,7 +238,9 @@ inline void Quantize(const float* x, int64_t k, std::byte* out, Finish&& finish)
 }
 
 // 8 lanes of 32 bits to one.
-inline __m128i AddHalves(__m256i v) { return _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)); }
+inline __m128i AddHalves(__m256i v) {
+  return _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+}
 
 void QuantizeForQ8_0(const float* x, int64_t k, std::byte* out) {
   Quantize(x, k, out, [](__m256i, XBlock* block) { block->sum = 0; });
@@ -240,7 +260,8 @@ void QuantizeForQ4_0(const float* x, int64_t k, std::byte* out) {
 
 void QuantizeForQ4_1(const float* x, int64_t k, std::byte* out) {
   Quantize(x, k, out, [](__m256i q, XBlock* block) {
-    const __m256i quads = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
+    const __m256i quads =
+        _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
     __m128i sum = AddHalves(quads);
     sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(1, 0, 3, 2)));
     sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, _MM_SHUFFLE(2, 3, 0, 1)));
@@ -256,6 +277,8 @@ constexpr PanelKernel kKernels[] = {
 
 }  // namespace
 
-std::span<const PanelKernel> Int8KernelsAvx2() { return kKernels; }
+std::span<const PanelKernel> Int8KernelsAvx2() {
+  return kKernels;
+}
 
 }  // namespace cachalot

@@ -1,4 +1,5 @@
-// The definition of correct: each row of W in F32, each dot product in double, rounded once. Covers every layout.
+// The definition of correct: each row of W in F32, each dot product in double, rounded once. Covers every
+// layout.
 #include "kernels/matmul/matmul_impl.h"
 
 namespace cachalot {
@@ -6,7 +7,8 @@ namespace cachalot {
 void MatmulRef(const ExecContext& ctx, const MatmulCall& call) {
   const int64_t n = call.groups[0].weight->n, k = call.groups[0].weight->k;
   WorkspaceScope scope(ctx.workspace);
-  const int64_t slice = Workspace::Padded(k * static_cast<int64_t>(sizeof(float))) / static_cast<int64_t>(sizeof(float));
+  const int64_t slice =
+      Workspace::Padded(k * static_cast<int64_t>(sizeof(float))) / static_cast<int64_t>(sizeof(float));
   float* decoded = ctx.workspace->Take<float>(slice * ctx.pool->num_threads());
 
   ctx.pool->ParallelFor(n, [&](int64_t row, int thread_idx) {

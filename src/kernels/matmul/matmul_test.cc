@@ -22,7 +22,8 @@ std::vector<int64_t> DepthsFor(DType dtype) {
 }
 
 // The definition, once more and apart from the code under test.
-std::vector<float> Definition(const std::vector<float>& x, const std::vector<float>& w, int64_t m, int64_t n, int64_t k) {
+std::vector<float> Definition(const std::vector<float>& x, const std::vector<float>& w, int64_t m, int64_t n,
+                              int64_t k) {
   std::vector<float> y(m * n);
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -83,14 +84,15 @@ TEST(MatmulRef, IsTheDefinition) {
     ASSERT_EQ(weight.layout, PackLayout::kRowMajor);
     TestContext ctx(Isa::kRef, 2);
     const std::vector<float> x = rng.NormalVector(5 * 160);
-    EXPECT_EQ(FirstBitDifference(Product(ctx, weight, x.data(), 5), Definition(x, w.Decoded(), 5, 19, 160)), "");
+    EXPECT_EQ(FirstBitDifference(Product(ctx, weight, x.data(), 5), Definition(x, w.Decoded(), 5, 19, 160)),
+              "");
     EXPECT_EQ(ctx.counters().generic_calls, 0);  // asked for, not fallen back to
     EXPECT_EQ(ctx.counters().weight_bytes, weight.data_bytes);
   }
 }
 
-// Every variant and type against the reference over shapes with the nasty corners; strides, bias, accumulation; nothing
-// written beside the rows.
+// Every variant and type against the reference over shapes with the nasty corners; strides, bias,
+// accumulation; nothing written beside the rows.
 TEST(Matmul, AgreesWithTheReference) {
   TestRng rng(4);
   TestContext reference(Isa::kRef, 2);
@@ -118,8 +120,13 @@ TEST(Matmul, AgreesWithTheReference) {
             GuardedBuffer<float> got(m * y_stride), want(m * y_stride);
             std::copy(before.begin(), before.end(), got.data());
             std::copy(before.begin(), before.end(), want.data());
-            MatmulParams params = {.x = rounded.data(), .x_stride = x_stride, .m = m, .weight = &reference_weight,
-                                   .bias = with_bias ? bias.data() : nullptr, .y = want.data(), .y_stride = y_stride,
+            MatmulParams params = {.x = rounded.data(),
+                                   .x_stride = x_stride,
+                                   .m = m,
+                                   .weight = &reference_weight,
+                                   .bias = with_bias ? bias.data() : nullptr,
+                                   .y = want.data(),
+                                   .y_stride = y_stride,
                                    .accumulate = accumulate};
             Matmul(reference, params);
             params.x = x.data();
@@ -127,11 +134,12 @@ TEST(Matmul, AgreesWithTheReference) {
             params.y = got.data();
             Matmul(ctx, params);
             const Comparison comparison = Compare(got.span(), want.span(), tolerance);
-            ASSERT_TRUE(comparison.ok) << IsaName(isa) << " " << DTypeName(format.dtype) << " m=" << m << " n=" << n
-                                       << " k=" << k << ": " << comparison.message;
+            ASSERT_TRUE(comparison.ok) << IsaName(isa) << " " << DTypeName(format.dtype) << " m=" << m
+                                       << " n=" << n << " k=" << k << ": " << comparison.message;
             ASSERT_TRUE(got.Intact());
             for (int64_t i = 0; i < m; ++i) {
-              for (int64_t j = n; j < y_stride; ++j) ASSERT_EQ(got[i * y_stride + j], before[i * y_stride + j]);
+              for (int64_t j = n; j < y_stride; ++j)
+                ASSERT_EQ(got[i * y_stride + j], before[i * y_stride + j]);
             }
           }
           EXPECT_EQ(ctx.counters().generic_calls, 0);
@@ -142,8 +150,8 @@ TEST(Matmul, AgreesWithTheReference) {
   }
 }
 
-// Deep enough for k to be cut in pieces, and for FP8 to have a short last block. Against the reference on unrounded x:
-// what the rounding of activations costs is within its tolerance too.
+// Deep enough for k to be cut in pieces, and for FP8 to have a short last block. Against the reference on
+// unrounded x: what the rounding of activations costs is within its tolerance too.
 TEST(Matmul, DeepMatricesAgreeWithTheReference) {
   TestRng rng(5);
   TestContext reference(Isa::kRef, 2);
@@ -209,8 +217,8 @@ TEST(Matmul, EachWeightByteIsStreamedOnce) {
   }
 }
 
-// What a context asks for is what runs: the reference's bits differ from a fast variant's, and a matrix that a fast
-// variant cannot read falls back to the reference, counted.
+// What a context asks for is what runs: the reference's bits differ from a fast variant's, and a matrix that
+// a fast variant cannot read falls back to the reference, counted.
 TEST(Matmul, TheIsaAskedForRuns) {
   TestRng rng(11);
   const int64_t k = 576, n = 64;
@@ -271,7 +279,8 @@ TEST(Matmul, IntegerSumsDoNotOverflow) {
         const std::vector<float> want = Definition(x, w.Decoded(), 1, n, k);
         for (Isa isa : FastIsas()) {
           TestContext ctx(isa);
-          const Comparison comparison = Compare(Product(ctx, w.Pack(isa), x.data(), 1), want, {1e-5, 1e-5, 0, -1});
+          const Comparison comparison =
+              Compare(Product(ctx, w.Pack(isa), x.data(), 1), want, {1e-5, 1e-5, 0, -1});
           EXPECT_TRUE(comparison.ok) << DTypeName(dtype) << " fill " << fill << ": " << comparison.message;
         }
       }

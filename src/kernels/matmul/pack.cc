@@ -1,4 +1,5 @@
-// PackMatrix: parts as a file holds them → one matrix in the layout that the kernels of the wanted ISA stream.
+// PackMatrix: parts as a file holds them → one matrix in the layout that the kernels of the wanted ISA
+// stream.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -14,7 +15,9 @@ PackLayout ChooseLayout(DType dtype, Isa isa) {
   return isa >= Isa::kAvx2 && HasPanelLayout(dtype) ? PackLayout::kPanel : PackLayout::kRowMajor;
 }
 
-int64_t NumScaleBlocks(int64_t values) { return (values + kFp8BlockSize - 1) / kFp8BlockSize; }
+int64_t NumScaleBlocks(int64_t values) {
+  return (values + kFp8BlockSize - 1) / kFp8BlockSize;
+}
 
 Status CheckParts(std::span<const MatrixPart> parts, int64_t k, int64_t* n) {
   if (parts.empty()) return InvalidArgument("a matrix of no parts");
@@ -88,7 +91,8 @@ void PackPanels(std::span<const MatrixPart> parts, int64_t n, int64_t k, ThreadP
   }
 }
 
-// FP8 parts that all (but the last) end at a block of 128 rows keep blocks of 128 rows; others get a row of scales each.
+// FP8 parts that all (but the last) end at a block of 128 rows keep blocks of 128 rows; others get a row of
+// scales each.
 int64_t BlockScaleRows(std::span<const MatrixPart> parts) {
   for (size_t i = 0; i + 1 < parts.size(); ++i) {
     if (parts[i].rows % kFp8BlockSize != 0) return 1;
@@ -155,7 +159,8 @@ int64_t PackedBytes(DType dtype, int64_t n, int64_t k, const PackOptions& option
   if (ChooseLayout(dtype, options.isa) == PackLayout::kPanel) return NumPanels(n) * PanelBytes(dtype, k);
   if (options.borrow) return 0;
   int64_t bytes = n * DTypeBytes(dtype, k);
-  if (dtype == DType::kFP8E4M3) bytes += NumScaleBlocks(n) * NumScaleBlocks(k) * static_cast<int64_t>(sizeof(float));
+  if (dtype == DType::kFP8E4M3)
+    bytes += NumScaleBlocks(n) * NumScaleBlocks(k) * static_cast<int64_t>(sizeof(float));
   return bytes;
 }
 
@@ -165,7 +170,8 @@ void DecodeRow(const PackedMatrix& matrix, int64_t row, float* out) {
     const std::byte* panel = matrix.data + row / kPanelRows * PanelBytes(matrix.dtype, matrix.k);
     return DecodePanelRow(matrix.dtype, panel, row % kPanelRows, matrix.k, out);
   }
-  FindQuantFormat(matrix.dtype)->decode(matrix.data + row * DTypeBytes(matrix.dtype, matrix.k), out, matrix.k);
+  FindQuantFormat(matrix.dtype)
+      ->decode(matrix.data + row * DTypeBytes(matrix.dtype, matrix.k), out, matrix.k);
   if (matrix.block_scales != nullptr) {
     const float* scales = matrix.block_scales + row / matrix.block_scale_rows * NumScaleBlocks(matrix.k);
     for (int64_t i = 0; i < matrix.k; ++i) out[i] *= scales[i / kFp8BlockSize];

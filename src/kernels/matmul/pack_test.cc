@@ -15,8 +15,8 @@ std::vector<float> AllRows(const PackedMatrix& matrix) {
   return out;
 }
 
-// What was packed comes back bit for bit, in every layout, alone and stacked, with threads and without; and the plan's
-// number of bytes is the number that is taken.
+// What was packed comes back bit for bit, in every layout, alone and stacked, with threads and without; and
+// the plan's number of bytes is the number that is taken.
 TEST(Pack, RowsComeBack) {
   ThreadPool pool(3);
   for (const QuantFormat& format : AllQuantFormats()) {
@@ -30,10 +30,12 @@ TEST(Pack, RowsComeBack) {
         for (ThreadPool* with : {static_cast<ThreadPool*>(nullptr), &pool}) {
           const PackOptions options = {.isa = isa, .pool = with};
           const PackedMatrix matrix = PackMatrix(parts, k, options).value();
-          EXPECT_EQ(FirstBitDifference(AllRows(matrix), want), "") << DTypeName(format.dtype) << " " << IsaName(isa);
+          EXPECT_EQ(FirstBitDifference(AllRows(matrix), want), "")
+              << DTypeName(format.dtype) << " " << IsaName(isa);
           EXPECT_EQ(matrix.n, 165);
           EXPECT_EQ(matrix.layout, isa == Isa::kRef ? PackLayout::kRowMajor : PackLayout::kPanel);
-          EXPECT_EQ(matrix.storage.size() + matrix.scale_storage.size(), PackedBytes(format.dtype, 165, k, options));
+          EXPECT_EQ(matrix.storage.size() + matrix.scale_storage.size(),
+                    PackedBytes(format.dtype, 165, k, options));
           EXPECT_EQ(matrix.data_bytes, PackedBytes(format.dtype, 165, k, options));
         }
       }

@@ -50,8 +50,12 @@ void DecodePlainRow(DType dtype, const std::byte* panel, int64_t row, int64_t k,
 
 // --- FP8: blocks of 128, each with its scales in front; four codes of a row stand together. ---
 
-constexpr int64_t Fp8CodeIndex(int64_t i, int64_t r) { return (i / 4 * kPanelRows + r) * 4 + i % 4; }
-constexpr int64_t Fp8BlockBytes(int64_t len) { return kFp8ScaleBytes + (len + 3) / 4 * 4 * kPanelRows; }
+constexpr int64_t Fp8CodeIndex(int64_t i, int64_t r) {
+  return (i / 4 * kPanelRows + r) * 4 + i % 4;
+}
+constexpr int64_t Fp8BlockBytes(int64_t len) {
+  return kFp8ScaleBytes + (len + 3) / 4 * 4 * kPanelRows;
+}
 
 void PackFp8(const PanelSource& source, int64_t k, std::byte* panel) {
   for (int64_t k0 = 0; k0 < k; k0 += kFp8BlockSize) {
@@ -65,7 +69,8 @@ void PackFp8(const PanelSource& source, int64_t k, std::byte* panel) {
         scales[r] = source.scales[r][k0 / kFp8BlockSize];
       }
       uint8_t most = 0;  // without a branch, so that it is a vector loop
-      for (int64_t i = 0; i < kFp8BlockSize; ++i) most = std::max(most, static_cast<uint8_t>(row[i] & std::byte{0x7f}));
+      for (int64_t i = 0; i < kFp8BlockSize; ++i)
+        most = std::max(most, static_cast<uint8_t>(row[i] & std::byte{0x7f}));
       if (most == 0x7f) scales[r] = std::numeric_limits<float>::quiet_NaN();
       for (int64_t i = 0; i < len; i += 4) std::memcpy(codes + Fp8CodeIndex(i, r), row + i, 4);
     }
@@ -87,7 +92,8 @@ void DecodeFp8Row(const std::byte* panel, int64_t row, int64_t k, float* out) {
   }
 }
 
-// --- Block formats: kHeads F16 numbers in front of kQuads times four bytes, in the source and in the panel. ---
+// --- Block formats: kHeads F16 numbers in front of kQuads times four bytes, in the source and in the panel.
+// ---
 
 template <int kHeads, int kQuads>
 struct BlockLayout {
@@ -125,7 +131,6 @@ using Q8_0Layout = BlockLayout<1, 8>;
 using Q4_0Layout = BlockLayout<1, 4>;
 using Q4_1Layout = BlockLayout<2, 4>;
 
-
 }  // namespace
 
 bool HasPanelLayout(DType dtype) {
@@ -136,8 +141,10 @@ bool HasPanelLayout(DType dtype) {
     case DType::kFP8E4M3:
     case DType::kQ8_0:
     case DType::kQ4_0:
-    case DType::kQ4_1: return true;
-    default: return false;
+    case DType::kQ4_1:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -149,27 +156,43 @@ int64_t PanelBytes(DType dtype, int64_t k) {
 
 void PackPanel(DType dtype, const PanelSource& source, int64_t k, std::byte* panel) {
   switch (dtype) {
-    case DType::kF32: return PackPlain<uint32_t, StepOrder::kRows>(source, k, panel);
-    case DType::kF16: return PackPlain<uint16_t, StepOrder::kRows>(source, k, panel);
-    case DType::kBF16: return PackPlain<uint16_t, StepOrder::kPairs>(source, k, panel);
-    case DType::kFP8E4M3: return PackFp8(source, k, panel);
-    case DType::kQ8_0: return Q8_0Layout::Pack(source, k, panel);
-    case DType::kQ4_0: return Q4_0Layout::Pack(source, k, panel);
-    case DType::kQ4_1: return Q4_1Layout::Pack(source, k, panel);
-    default: CHECK(false) << DTypeName(dtype) << " has no panel layout";
+    case DType::kF32:
+      return PackPlain<uint32_t, StepOrder::kRows>(source, k, panel);
+    case DType::kF16:
+      return PackPlain<uint16_t, StepOrder::kRows>(source, k, panel);
+    case DType::kBF16:
+      return PackPlain<uint16_t, StepOrder::kPairs>(source, k, panel);
+    case DType::kFP8E4M3:
+      return PackFp8(source, k, panel);
+    case DType::kQ8_0:
+      return Q8_0Layout::Pack(source, k, panel);
+    case DType::kQ4_0:
+      return Q4_0Layout::Pack(source, k, panel);
+    case DType::kQ4_1:
+      return Q4_1Layout::Pack(source, k, panel);
+    default:
+      CHECK(false) << DTypeName(dtype) << " has no panel layout";
   }
 }
 
 void DecodePanelRow(DType dtype, const std::byte* panel, int64_t row, int64_t k, float* out) {
   switch (dtype) {
-    case DType::kF32: return DecodePlainRow<uint32_t, StepOrder::kRows>(dtype, panel, row, k, out);
-    case DType::kF16: return DecodePlainRow<uint16_t, StepOrder::kRows>(dtype, panel, row, k, out);
-    case DType::kBF16: return DecodePlainRow<uint16_t, StepOrder::kPairs>(dtype, panel, row, k, out);
-    case DType::kFP8E4M3: return DecodeFp8Row(panel, row, k, out);
-    case DType::kQ8_0: return Q8_0Layout::DecodeRow(dtype, panel, row, k, out);
-    case DType::kQ4_0: return Q4_0Layout::DecodeRow(dtype, panel, row, k, out);
-    case DType::kQ4_1: return Q4_1Layout::DecodeRow(dtype, panel, row, k, out);
-    default: CHECK(false) << DTypeName(dtype) << " has no panel layout";
+    case DType::kF32:
+      return DecodePlainRow<uint32_t, StepOrder::kRows>(dtype, panel, row, k, out);
+    case DType::kF16:
+      return DecodePlainRow<uint16_t, StepOrder::kRows>(dtype, panel, row, k, out);
+    case DType::kBF16:
+      return DecodePlainRow<uint16_t, StepOrder::kPairs>(dtype, panel, row, k, out);
+    case DType::kFP8E4M3:
+      return DecodeFp8Row(panel, row, k, out);
+    case DType::kQ8_0:
+      return Q8_0Layout::DecodeRow(dtype, panel, row, k, out);
+    case DType::kQ4_0:
+      return Q4_0Layout::DecodeRow(dtype, panel, row, k, out);
+    case DType::kQ4_1:
+      return Q4_1Layout::DecodeRow(dtype, panel, row, k, out);
+    default:
+      CHECK(false) << DTypeName(dtype) << " has no panel layout";
   }
 }
 

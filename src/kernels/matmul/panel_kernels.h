@@ -1,8 +1,8 @@
-// What a set of panel kernels implements for one weight type, and the piece of work it is given. Internal to the op;
-// includes nothing that has inline functions, since the *_avx2.cc files see it.
+// What a set of panel kernels implements for one weight type, and the piece of work it is given. Internal to
+// the op; includes nothing that has inline functions, since the *_avx2.cc files see it.
 //
-// The driver (matmul.cc) cuts a call into tasks: a range of panels, for all rows of x. A task streams its panels once
-// and loops over the rows inside, so W comes from memory once whatever the number of rows.
+// The driver (matmul.cc) cuts a call into tasks: a range of panels, for all rows of x. A task streams its
+// panels once and loops over the rows inside, so W comes from memory once whatever the number of rows.
 #pragma once
 
 #include <cstddef>
@@ -25,17 +25,17 @@ struct PanelTask {
   int64_t k = 0;
 
   int64_t m = 0;
-  const std::byte* x = nullptr;       // F32 rows, or rows as `quantize` makes them
+  const std::byte* x = nullptr;  // F32 rows, or rows as `quantize` makes them
   int64_t x_stride_bytes = 0;
-  const int32_t* x_rows = nullptr;    // [m] or null
-  float* y = nullptr;                 // at the range's first column
-  int64_t y_stride = 0;               // in values
-  const int32_t* y_rows = nullptr;    // [m] or null
-  const float* bias = nullptr;        // at the range's first column, or null
-  const float* row_scale = nullptr;   // [m] or null
+  const int32_t* x_rows = nullptr;   // [m] or null
+  float* y = nullptr;                // at the range's first column
+  int64_t y_stride = 0;              // in values
+  const int32_t* y_rows = nullptr;   // [m] or null
+  const float* bias = nullptr;       // at the range's first column, or null
+  const float* row_scale = nullptr;  // [m] or null
   bool accumulate = false;
 
-  std::byte* scratch = nullptr;       // [kThreadScratchBytes], this thread's
+  std::byte* scratch = nullptr;  // [kThreadScratchBytes], this thread's
 };
 
 struct PanelKernel {
@@ -50,8 +50,8 @@ struct PanelKernel {
 struct XBlock {
   int8_t q[32];
   float scale;
-  // Q8_0: unused. Q4_1: scale * sum(q). Q4_0: the int16 pair {-8 * sum of q[4j], q[4j+1] over j, the same of q[4j+2],
-  // q[4j+3]}, where its kernel's sums start: so (w - 8) * x is summed with w unsigned.
+  // Q8_0: unused. Q4_1: scale * sum(q). Q4_0: the int16 pair {-8 * sum of q[4j], q[4j+1] over j, the same of
+  // q[4j+2], q[4j+3]}, where its kernel's sums start: so (w - 8) * x is summed with w unsigned.
   union {
     float sum;
     int16_t start[2];

@@ -1,5 +1,6 @@
-// What the AVX2 panel kernels share: row pointers and the way a finished tile reaches y. For *_avx2.cc files only;
-// everything is `static`, so that no copy compiled for a newer CPU can be picked by the linker for an older one.
+// What the AVX2 panel kernels share: row pointers and the way a finished tile reaches y. For *_avx2.cc files
+// only; everything is `static`, so that no copy compiled for a newer CPU can be picked by the linker for an
+// older one.
 #pragma once
 
 #include <immintrin.h>
@@ -8,11 +9,14 @@
 
 namespace cachalot {
 
-static inline int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t Smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
 template <typename T>
 static inline const T* XRow(const PanelTask& task, int64_t i) {
-  return reinterpret_cast<const T*>(task.x + (task.x_rows != nullptr ? task.x_rows[i] : i) * task.x_stride_bytes);
+  return reinterpret_cast<const T*>(task.x +
+                                    (task.x_rows != nullptr ? task.x_rows[i] : i) * task.x_stride_bytes);
 }
 
 // All ones in the lanes whose column is below `count`; lane 0 is column `first`.
