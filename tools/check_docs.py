@@ -81,9 +81,13 @@ class Program:
         command = ""
         if words and not words[0].startswith("-"):
             command = words[0]
+            if command.isupper():  # a placeholder
+                return None
             if command not in self.commands:
                 return f"the program has no command '{command}'"
         known = self.flags[command] | ({"-h", "--help"} if command else set())
+        if len(words) > 1 and re.fullmatch(r"[a-z]+", words[1]):  # a command of two words: eval ppl
+            known |= set(FLAG.findall(self.help(command, words[1])))
         if not command:  # flags without a command may belong to any
             known = set().union(*self.flags.values())
         for word in words:

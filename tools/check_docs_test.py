@@ -13,6 +13,8 @@ if [ "$1" = --help ]; then
   printf '  run     answer\\n  inspect  show\\n\\ncachalot --version tells the version\\n'
 elif [ "$1" = run ]; then
   printf 'Options:\\n  -m TEXT   file\\n  --temp,--temperature FLOAT\\n'
+elif [ "$2" = ppl ]; then
+  printf '  --window N\\n'
 else
   printf 'Options:\\n  -c UINT\\n'
 fi
@@ -48,7 +50,8 @@ class CheckDocsTest(unittest.TestCase):
                                        "```\n$ build/cachalot inspect -c 4 | grep --colour x\n```"), [])
         self.assertIn("no command 'fly'", self.problems("`cachalot fly`")[0])
         self.assertIn("no flag --fly", self.problems("```\ncachalot run --fly\n```")[0])
-        self.assertEqual(self.problems("`--temp`, `-c 5`"), [])
+        self.assertEqual(self.problems("`--temp`, `-c 5`, `cachalot COMMAND --help`"), [])
+        self.assertEqual(self.problems("`cachalot inspect ppl --window 5`"), [])
         self.assertIn("no flag --fly", self.problems("`--fly`")[0])
         self.assertIn("no flag -c", self.problems("`cachalot run -c 5`")[0])
         self.assertIn("no target 'fly'", self.problems("`make fly`")[0])

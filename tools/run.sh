@@ -5,10 +5,15 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 "$ROOT/tools/setup.sh" build
 "$ROOT/tools/build.sh" release cachalot
+# Defaults stand before ARGS, and the last of a flag counts. The default model is very small: its best tokens make the
+# better answer, where sampling often leads it astray.
+defaults=(-n 128)
 model=${MODEL:-}
-[[ -n $model ]] || model=$("$ROOT/tools/fetch_model.sh")
+if [[ -z $model ]]; then
+  model=$("$ROOT/tools/fetch_model.sh")
+  defaults+=(--temp 0)
+fi
 [[ -e $model ]] || die "MODEL=$model: no such file or folder"
 
 declare -a args="(${ARGS:-})"
-[[ " ${args[*]} " == *" -n "* ]] || args+=(-n 128)
-exec "$ROOT/build/cachalot" run -m "$model" -p "${PROMPT:-What is the capital of France?}" "${args[@]}"
+exec "$ROOT/build/cachalot" run -m "$model" -p "${PROMPT:-What is the capital of France?}" "${defaults[@]}" "${args[@]}"
