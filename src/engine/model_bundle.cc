@@ -10,6 +10,7 @@
 #include "formats/hf_config.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "formats/text.h"
 #include "model/arch/architecture.h"
 #include "runtime/runtime.h"
 #include "tokenizer/chat/chat_template.h"
@@ -36,7 +37,7 @@ Status CheckQuantization(const HfConfig& config) {
   if (!config.Has("quantization_config")) return Status::Ok();
   ASSIGN_OR_RETURN(const HfConfig quantization, config.Object("quantization_config"));
   ASSIGN_OR_RETURN(const std::string method, quantization.StringOr("quant_method", ""));
-  if (method != "fp8") return Unsupported("{}: quant_method '{}': only fp8 is known", quantization.place(), method);
+  if (method != "fp8") return Unsupported("{}: quant_method '{}': only fp8 is known", quantization.place(), Printable(method));
   ASSIGN_OR_RETURN(const auto block, quantization.IntList("weight_block_size", 1, 1 << 20));
   if (block != std::vector<int64_t>{kFp8BlockSize, kFp8BlockSize}) {
     return Unsupported("{}: weight_block_size must be [128, 128]", quantization.place());

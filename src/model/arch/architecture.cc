@@ -1,3 +1,4 @@
+#include "formats/text.h"
 #include "model/arch/architecture.h"
 
 namespace cachalot {
@@ -34,7 +35,7 @@ Result<ModelSpec> SpecFromHf(const HfConfig& config) {
       return spec;
     }
   }
-  return Unsupported("{}: architecture '{}' is none of {}", config.place(), wanted,
+  return Unsupported("{}: architecture '{}' is none of {}", config.place(), Printable(wanted),
                      KnownNames([](const Architecture& a) { return a.hf_classes; }));
 }
 
@@ -49,7 +50,7 @@ Result<ModelSpec> SpecFromGguf(const GgufFile& file) {
       return spec;
     }
   }
-  return Unsupported("{}: general.architecture '{}' is none of {}", file.path(), wanted,
+  return Unsupported("{}: general.architecture '{}' is none of {}", file.path(), Printable(wanted),
                      KnownNames([](const Architecture& a) { return a.gguf_names; }));
 }
 

@@ -1,5 +1,6 @@
 // DeepSeek-V2, V2.5 and V2-Lite: MLA; softmax scores; V2 chooses groups by their best expert. GGUF calls V2 and V3 both
 // "deepseek2": a file with sigmoid gating, or with choice biases, is a V3.
+#include "formats/text.h"
 #include "model/arch/architecture.h"
 #include "model/arch/deepseek_common.h"
 #include "model/arch/gguf_common.h"
@@ -18,7 +19,7 @@ Result<ModelSpec> FromHf(const HfConfig& config) {
   } else if (method == "greedy") {
     spec.moe.num_groups = spec.moe.top_k_groups = 1;
   } else {
-    return Unsupported("{}: topk_method '{}' is none of greedy, group_limited_greedy", config.place(), method);
+    return Unsupported("{}: topk_method '{}' is none of greedy, group_limited_greedy", config.place(), Printable(method));
   }
   // transformers' native class never normalises; DeepSeek's own code does when asked, and no released V2 asks.
   return spec;

@@ -1,5 +1,6 @@
 // DeepSeek-V3, R1 and V3.1: MLA; sigmoid scores with a choice bias, groups by the sum of their two best experts
 // (arXiv 2412.19437); MTP layers after the last. Their GGUF files say "deepseek2" (deepseek_v2.cc).
+#include "formats/text.h"
 #include "model/arch/architecture.h"
 #include "model/arch/deepseek_common.h"
 #include "model/arch/hf_common.h"
@@ -13,8 +14,8 @@ Result<ModelSpec> FromHf(const HfConfig& config) {
   RETURN_IF_ERROR(HfDeepseekMoe(config, &spec));
   ASSIGN_OR_RETURN(const std::string scoring, config.StringOr("scoring_func", "sigmoid"));
   ASSIGN_OR_RETURN(const std::string method, config.StringOr("topk_method", "noaux_tc"));
-  if (scoring != "sigmoid") return Unsupported("{}: scoring_func '{}': only sigmoid is known", config.place(), scoring);
-  if (method != "noaux_tc") return Unsupported("{}: topk_method '{}': only noaux_tc is known", config.place(), method);
+  if (scoring != "sigmoid") return Unsupported("{}: scoring_func '{}': only sigmoid is known", config.place(), Printable(scoring));
+  if (method != "noaux_tc") return Unsupported("{}: topk_method '{}': only noaux_tc is known", config.place(), Printable(method));
   ASSIGN_OR_RETURN(const bool interleave, config.BoolOr("rope_interleave", true));
   if (!interleave) spec.attention.rope.style = RopeStyle::kHalf;
   ASSIGN_OR_RETURN(spec.moe.normalize, config.BoolOr("norm_topk_prob", true));

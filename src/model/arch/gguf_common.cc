@@ -1,3 +1,4 @@
+#include "formats/text.h"
 #include "model/arch/gguf_common.h"
 
 #include <cmath>
@@ -81,7 +82,7 @@ Result<RopeScaling> GgufRopeScaling(const GgufFile& file) {
   ASSIGN_OR_RETURN(const std::string type, file.StringOr(key("rope.scaling.type"), old_linear > 1 ? "linear" : "none"));
   if (type == "none") return scaling;
   if (type != "linear" && type != "yarn") {
-    return Unsupported("{}: {} '{}' is none of none, linear, yarn", file.path(), key("rope.scaling.type"), type);
+    return Unsupported("{}: {} '{}' is none of none, linear, yarn", file.path(), key("rope.scaling.type"), Printable(type));
   }
   scaling.kind = type == "yarn" ? RopeScalingKind::kYarn : RopeScalingKind::kLinear;
   ASSIGN_OR_RETURN(scaling.factor, file.FloatOr(key("rope.scaling.factor"), old_linear, 1.0, 1e6));

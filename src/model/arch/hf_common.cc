@@ -1,3 +1,4 @@
+#include "formats/text.h"
 #include "model/arch/hf_common.h"
 
 #include <cmath>
@@ -25,7 +26,7 @@ Result<ModelSpec> HfDenseSpec(const HfConfig& config) {
   spec.norm_eps = static_cast<float>(eps);
   ASSIGN_OR_RETURN(spec.tied_embeddings, config.BoolOr("tie_word_embeddings", false));
   ASSIGN_OR_RETURN(const std::string act, config.StringOr("hidden_act", "silu"));
-  if (act != "silu" && act != "swish") return Unsupported("{}: hidden_act '{}': only silu is known", config.place(), act);
+  if (act != "silu" && act != "swish") return Unsupported("{}: hidden_act '{}': only silu is known", config.place(), Printable(act));
   spec.layers.assign(static_cast<size_t>(spec.num_layers), LayerSpec{});
   return spec;
 }
@@ -47,7 +48,7 @@ Result<RopeScaling> HfRopeScaling(const HfConfig& config) {
   } else if (type == "yarn") {
     scaling.kind = RopeScalingKind::kYarn;
   } else {
-    return Unsupported("{}: type '{}' is none of default, linear, llama3, yarn", rope.place(), type);
+    return Unsupported("{}: type '{}' is none of default, linear, llama3, yarn", rope.place(), Printable(type));
   }
   ASSIGN_OR_RETURN(scaling.factor, rope.Float("factor", 1.0, 1e6));
   if (scaling.kind == RopeScalingKind::kLinear) return scaling;
