@@ -23,15 +23,15 @@ void DecodeQ4_1(const std::byte* src, float* dst, int64_t count) {
 
 void EncodeQ4_1(const float* src, std::byte* dst, int64_t count) {
   for (int64_t i = 0; i < count; i += 32, dst += sizeof(BlockQ4_1)) {
-    const auto [min, max] = std::minmax_element(src + i, src + i + 32);
-    const float scale = (*max - *min) / 15.0f;
+    const auto bounds = std::minmax_element(src + i, src + i + 32);
+    const float min = *bounds.first, scale = (*bounds.second - min) / 15.0f;
     const float inverse = scale != 0 ? 1.0f / scale : 0.0f;
     const auto quantise = [&](float value) {  // truncation of q + 0.5 rounds, as q is not negative
-      return TruncateClamped((value - *min) * inverse + 0.5f, 0, 15);
+      return TruncateClamped((value - min) * inverse + 0.5f, 0, 15);
     };
     BlockQ4_1 block;
     block.scale = F32ToF16(scale);
-    block.min = F32ToF16(*min);
+    block.min = F32ToF16(min);
     for (int j = 0; j < 16; ++j) {
       block.q[j] = static_cast<uint8_t>(quantise(src[i + j]) | quantise(src[i + j + 16]) << 4);
     }
