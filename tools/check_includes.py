@@ -21,7 +21,7 @@ COMPUTE = {
     "quant": ["tensor"],
     "device": ["quant"],
     "kernels": ["device"],
-    "formats": [],
+    "formats": ["tensor"],  # dtype and shape only: a file names the element types of its tensors
     "weights": ["formats", "tensor", "quant", "device"],
     "parallel": ["tensor", "device"],
     "model": ["kernels", "weights", "parallel"],
