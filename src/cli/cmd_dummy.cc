@@ -16,7 +16,14 @@ namespace {
 
 std::string SpecList() {
   std::string text;
-  for (const auto& spec : AllDummySpecs()) text += fmt::format("{}{}", text.empty() ? "" : ", ", spec.name);
+  size_t line = 0;
+  for (const auto& spec : AllDummySpecs()) {
+    const std::string name = spec.name;
+    const bool wraps = text.size() - line + name.size() > 100;
+    if (!text.empty()) text += wraps ? ",\n" : ", ";
+    if (wraps) line = text.size();
+    text += name;
+  }
   return text;
 }
 
@@ -67,7 +74,7 @@ int DummyCommand(Args args) {
     for (const auto& spec : AllDummySpecs()) names += std::string(spec.name) + "\n";
     return ExitWith(output.Write(names), output);
   }
-  if (request.spec.empty()) return ExitUsage(InvalidArgument("no SPEC given: one of {}", SpecList()));
+  if (request.spec.empty()) return ExitUsage(InvalidArgument("no SPEC given (--list shows all)"));
   if (request.out.empty()) return ExitUsage(InvalidArgument("no output given: -o FILE.gguf or -o FOLDER"));
   if (!FindDummySpec(request.spec).ok()) {
     std::vector<std::string> names;

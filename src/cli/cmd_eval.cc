@@ -35,9 +35,11 @@ Result<std::vector<int32_t>> ReadTokens(const FlagSet& set, const PplFlags& flag
     ASSIGN_OR_RETURN(tokens, ReadTokenIds(flags.tokens));
   } else {
     ASSIGN_OR_RETURN(const Tokenizer* tokenizer, session.tokenizer());
-    ASSIGN_OR_RETURN(const std::string text, flags.text.Read(set));
-    // Chunks are cut from the text as the model would begin it; windows get their BOS later.
-    ASSIGN_OR_RETURN(tokens, tokenizer->Encode(text, {.add_special = flags.window == 0, .parse_special = false}));
+    // Chunks are cut from the text as llama.cpp would begin and end it; windows get their BOS later.
+    const bool chunks = flags.window == 0;
+    ASSIGN_OR_RETURN(const std::string text, flags.text.Read(set, chunks ? PromptFlags::Use::kPrompt
+                                                                         : PromptFlags::Use::kExactText));
+    ASSIGN_OR_RETURN(tokens, tokenizer->Encode(text, {.add_special = chunks, .parse_special = false}));
   }
   if (flags.limit_tokens > 0 && static_cast<int64_t>(tokens.size()) > flags.limit_tokens) {
     tokens.resize(static_cast<size_t>(flags.limit_tokens));

@@ -49,7 +49,7 @@ void PrintLogprobs(const RequestOutput& output, const Tokenizer& tokenizer) {
 }
 
 Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interrupted) {
-  ASSIGN_OR_RETURN(const std::string text, flags->prompt.Read(parsed));
+  ASSIGN_OR_RETURN(const std::string text, flags->prompt.Read(parsed, PromptFlags::Use::kPrompt));
   ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options));
   const ModelBundle& bundle = session->bundle();
   RETURN_IF_ERROR(flags->sampling.Resolve(parsed, bundle.generation));

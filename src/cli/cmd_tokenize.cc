@@ -35,7 +35,7 @@ Result<ModelBundle> OpenTokenizer(const TokenizeFlags& flags) {
 
 Status Tokenize(const FlagSet& set, const TokenizeFlags& flags, Output* output) {
   ASSIGN_OR_RETURN(const ModelBundle bundle, OpenTokenizer(flags));
-  ASSIGN_OR_RETURN(const std::string text, flags.prompt.Read(set));
+  ASSIGN_OR_RETURN(const std::string text, flags.prompt.Read(set, PromptFlags::Use::kExactText));
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                    bundle.tokenizer->Encode(text, {.add_special = !flags.no_bos,
                                                    .parse_special = !flags.no_parse_special}));

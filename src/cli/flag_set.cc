@@ -35,6 +35,10 @@ Result<int64_t> ParseInt(const std::string& text, int64_t min, int64_t max) {
   return value;
 }
 
+size_t Columns(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
 std::string RangeText(double min, double max) {
   constexpr double kUnbounded = 1e30;
   if (min <= -kUnbounded && max >= kUnbounded) return "no number";
@@ -239,8 +243,8 @@ std::string FlagSet::Help() const {
   constexpr size_t kColumn = 34;
   const auto line = [&](const std::string& left, const std::string& right) {
     text += "  " + left;
-    if (left.size() + 2 >= kColumn) text += "\n" + std::string(kColumn, ' ');
-    else text += std::string(kColumn - 2 - left.size(), ' ');
+    if (Columns(left) + 2 >= kColumn) text += "\n" + std::string(kColumn, ' ');
+    else text += std::string(kColumn - 2 - Columns(left), ' ');
     for (const char c : right) {
       text += c;
       if (c == '\n') text += std::string(kColumn, ' ');

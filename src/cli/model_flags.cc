@@ -85,10 +85,12 @@ Status PromptFlags::Resolve(const FlagSet& flags) const {
   return Status::Ok();
 }
 
-Result<std::string> PromptFlags::Read(const FlagSet& flags) const {
-  if (!file.empty()) return ReadTextFile(file, kMaxTextBytes);
-  if (!flags.Given("--prompt") || prompt == "-") return ReadStandardInput(kMaxTextBytes);
-  return prompt;
+Result<std::string> PromptFlags::Read(const FlagSet& flags, Use use) const {
+  const bool from_file = !file.empty();
+  if (!from_file && flags.Given("--prompt") && prompt != "-") return prompt;
+  ASSIGN_OR_RETURN(std::string text, from_file ? ReadTextFile(file, kMaxTextBytes) : ReadStandardInput(kMaxTextBytes));
+  if (use == Use::kPrompt && text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 Result<std::string> ReadStandardInput(int64_t max_bytes) {

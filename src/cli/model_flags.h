@@ -36,7 +36,9 @@ struct PromptFlags {
   void Declare(FlagSet* flags);
   // After FlagSet::Parse: exactly one source must be there; standard input counts when it is no terminal.
   Status Resolve(const FlagSet& flags) const;
-  Result<std::string> Read(const FlagSet& flags) const;
+  // kPrompt: one line end at the very end of a file or of standard input does not count, as in llama.cpp.
+  enum class Use { kExactText, kPrompt };
+  Result<std::string> Read(const FlagSet& flags, Use use) const;
 };
 
 // All of standard input, at most `max_bytes`.
