@@ -68,7 +68,7 @@ class Scheduler {
   // The parts of Plan, in order (scheduler_plan.cc).
   void ReserveFor(StepPlan* plan) const;
   void ShareBudget();
-  bool GrantMemory(StepPlan* plan);
+  void GrantMemory(StepPlan* plan);
   void AddRunningRows(StepPlan* plan);
   void Admit(StepPlan* plan);
 

@@ -16,9 +16,9 @@ void Scheduler::Plan(StepPlan* plan) {
   logit_rows_left_ = limits_.max_logit_rows;
 
   ShareBudget();
-  const bool preempted = GrantMemory(plan);
+  GrantMemory(plan);
   AddRunningRows(plan);
-  if (!preempted) Admit(plan);
+  Admit(plan);
 
   in_flight_ = !rows_.empty();
   if (!in_flight_) blocks_.Release(step_id_);
@@ -66,8 +66,7 @@ void Scheduler::Take(Sequence* seq) {
 }
 
 // From the first to the last in the policy's order, so that whoever is preempted has nothing in the plan yet.
-bool Scheduler::GrantMemory(StepPlan* plan) {
-  bool preempted = false;
+void Scheduler::GrantMemory(StepPlan* plan) {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence* seq = running_[i];
     if (seq->q_len == 0) continue;
@@ -81,8 +80,7 @@ bool Scheduler::GrantMemory(StepPlan* plan) {
       CHECK(running_.size() > 1) << "sequence " << seq->id << " does not fit alone: a leak of KV blocks";
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i + victim_idx));
       Preempt(victim);
-      preempted = true;
-      if (victim == seq) return true;
+      if (victim == seq) return;  // nobody is behind it
       fit = blocks_.CanAllocate(seq->slot, num_tokens);
     }
     if (fit == KvFit::kNow) {
@@ -91,7 +89,6 @@ bool Scheduler::GrantMemory(StepPlan* plan) {
       seq->q_len = 0;  // its turn comes when the steps in flight are committed
     }
   }
-  return preempted;
 }
 
 void Scheduler::AddRunningRows(StepPlan* plan) {

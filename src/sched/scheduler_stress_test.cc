@@ -14,7 +14,7 @@ namespace {
 // cancelled), every block comes back, and everybody finishes.
 TEST(SchedulerStress, RandomTraffic) {
   int64_t preemptions = 0, rows = 0;
-  for (uint64_t seed = 1; seed <= 600; ++seed) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
     std::mt19937_64 rng(seed);
     const auto random = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng); };
     SchedulerLimits limits = TestLimits(random(8, 24));
@@ -74,8 +74,8 @@ TEST(SchedulerStress, RandomTraffic) {
     }
     preemptions += driver.scheduler().num_preemptions();
   }
-  EXPECT_GT(preemptions, 3000);
-  EXPECT_GT(rows, 100000);
+  EXPECT_GT(preemptions, 1500);
+  EXPECT_GT(rows, 50000);
 }
 
 }  // namespace

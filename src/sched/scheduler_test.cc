@@ -77,23 +77,48 @@ TEST(Scheduler, LowerPriorityNumberRunsFirst) {
   EXPECT_EQ(order, (std::vector<uint64_t>{ids[2], ids[1], ids[3], ids[0]}));
 }
 
+TEST(Scheduler, ATightBudgetServesDecodesFirst) {
+  SchedulerDriver driver(TestLimits(), {.max_batch_tokens = 6, .prefill_chunk = 6});
+  for (int i = 0; i < 2; ++i) {
+    SequenceSpec spec = TestSpec(TestPrompt(2, i), 12);
+    spec.priority = 1;
+    driver.Add(std::move(spec));
+  }
+  ASSERT_TRUE(driver.Step());
+  const uint64_t prompt =
+      driver.Add(TestSpec(TestPrompt(30), 5));  // before both in the policy's order, and yet
+  for (int step = 1; step <= 3; ++step) {
+    ASSERT_TRUE(driver.Step());
+    ASSERT_EQ(driver.plan.rows.size(), 3u);
+    EXPECT_EQ(driver.plan.rows[0].token_begin, -1);
+    EXPECT_EQ(driver.plan.rows[1].token_begin, -1);
+    EXPECT_EQ(driver.plan.rows[2].q_len, 4);
+    EXPECT_EQ(driver.seq(prompt).num_computed, 4 * step);
+  }
+  driver.Run();
+}
+
 TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriority) {
-  // Four sequences of 2 blocks each grow into a pool of 10 blocks: at the third block of each there is not
-  // enough.
-  SchedulerDriver driver(TestLimits(10), {.reserve_blocks_per_seq = 0});
+  // Four sequences of 2 blocks fill the pool; the first needs its third block before the others do.
+  SchedulerDriver driver(TestLimits(8), {.reserve_blocks_per_seq = 0});
   std::vector<uint64_t> ids;
   for (int32_t priority : {0, 1, 0, 1}) {
-    SequenceSpec spec = TestSpec(TestPrompt(6), 12);
+    SequenceSpec spec = TestSpec(TestPrompt(ids.empty() ? 8 : 5), 12);
     spec.priority = priority;
     ids.push_back(driver.Add(std::move(spec)));
   }
-  while (driver.scheduler().num_preemptions() == 0) ASSERT_TRUE(driver.Step());
+  ASSERT_TRUE(driver.Step());
+  ASSERT_EQ(driver.scheduler().num_running(), 4);
+  ASSERT_TRUE(driver.Step());
+  EXPECT_EQ(driver.scheduler().num_preemptions(), 1);
   EXPECT_EQ(driver.seq(ids[3]).state, SequenceState::kWaiting);
   EXPECT_EQ(driver.seq(ids[3]).num_computed, 0);
-  EXPECT_GT(driver.seq(ids[3]).num_generated(), 0) << "its tokens stay";
+  EXPECT_EQ(driver.seq(ids[3]).num_generated(), 1) << "its token stays";
   EXPECT_EQ(driver.seq(ids[1]).state, SequenceState::kRunning);
   driver.Run();
-  for (uint64_t id : ids) EXPECT_EQ(driver.done[id], driver.model().Generate(TestPrompt(6), {}, 12));
+  for (uint64_t id : ids) {
+    EXPECT_EQ(driver.done[id], driver.model().Generate(TestPrompt(id == ids[0] ? 8 : 5), {}, 12));
+  }
 }
 
 TEST(Scheduler, PreemptionChangesNoToken) {
