@@ -119,6 +119,8 @@ def closure(table):
 
     for module in table:
         visit(module, [])
+    for module in set(POLICY) & set(table):  # reading a format's headers does not open the compute tower
+        reach[module] = reach[module] - set(COMPUTE) | {"formats"} & reach[module]
     return reach
 
 
