@@ -90,7 +90,7 @@ void SetMetadata(const DummyModel& model, GgufWriter* writer) {
     u32("attention.value_length", spec.kv_lora);
     u32("attention.key_length_mla", spec.nope_dim + spec.rope_dim);
     u32("attention.value_length_mla", spec.v_dim);
-    if (spec.q_lora > 0) u32("attention.q_lora_rank", spec.q_lora);
+    u32("attention.q_lora_rank", spec.q_lora);  // 0 too: llama.cpp does without the key at V2-Lite's 27 layers only
     u32("attention.kv_lora_rank", spec.kv_lora);
     u32("rope.dimension_count", spec.rope_dim);
   } else {
