@@ -39,6 +39,7 @@ Status FillDict(Runtime& rt, std::string_view function, const Args& args, DictBu
   if (args.positional.size() > 1) return TypeError("{} expected at most 1 argument", function);
   if (args.positional.size() == 1) {
     const Value& from = args.positional[0];
+    if (from.is_undefined()) return UndefinedError(from);
     if (from.is_dict()) {
       for (uint32_t i = 0; i < from.dict->size; ++i) {
         RETURN_IF_ERROR(out->Set(from.dict->entries[i].key, from.dict->entries[i].value).status());

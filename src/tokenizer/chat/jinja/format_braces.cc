@@ -62,7 +62,7 @@ Result<Spec> ParseSpec(std::string_view text, bool is_string) {
     if (is_string) return InvalidArgument("alternate form (#) not allowed in string format specifier");
   }
   if (at(pos) == '0' && !fill_given) {
-    spec.fill = "0";
+    spec.fill.assign(1, '0');
     if (spec.align == 0 && !is_string) spec.align = '=';
     ++pos;
   }
@@ -130,7 +130,7 @@ Result<const String*> FormatFloatSpec(Runtime& rt, const Value& value, const Spe
   RETURN_IF_ERROR(rt.Bytes(spec.precision));
   const int precision = spec.precision < 0 ? 6 : static_cast<int>(spec.precision);
   std::string digits;
-  std::string suffix;
+  std::string_view suffix;
   switch (spec.type) {
     case 'e':
     case 'E':
@@ -154,7 +154,7 @@ Result<const String*> FormatFloatSpec(Runtime& rt, const Value& value, const Spe
     default: return InvalidArgument("unknown format code '{}' for object of type 'float'", spec.type);
   }
   const size_t dot = std::min(digits.find_first_not_of("0123456789"), digits.size());
-  const std::string rest = digits.substr(dot) + suffix;
+  const std::string rest = fmt::format("{}{}", std::string_view(digits).substr(dot), suffix);
   ASSIGN_OR_RETURN(const String* text,
                    CopyText(rt, LayOutNumber(spec, std::signbit(number) && !std::isnan(number), "", digits.substr(0, dot), rest, 3),
                             value.from_user));
@@ -165,7 +165,7 @@ Result<const String*> FormatIntSpec(Runtime& rt, const Value& value, const Spec&
   if (spec.precision >= 0) return InvalidArgument("precision not allowed in integer format specifier");
   const Int number = value.as_int();
   int base = 10;
-  std::string prefix;
+  std::string_view prefix;
   switch (spec.type) {
     case 0:
     case 'd':
@@ -187,7 +187,7 @@ Result<const String*> FormatIntSpec(Runtime& rt, const Value& value, const Spec&
   }
   if (spec.grouping == ',' && base != 10) return InvalidArgument("cannot specify ',' with '{}'", spec.type);
   ASSIGN_OR_RETURN(const String* text,
-                   CopyText(rt, LayOutNumber(spec, number < 0, spec.alternate ? prefix : "",
+                   CopyText(rt, LayOutNumber(spec, number < 0, spec.alternate ? prefix : std::string_view(),
                                              FormatMagnitude(number, base, spec.type == 'X'), "", base == 10 ? 3 : 4),
                             value.from_user));
   return Align(rt, text, spec, '>');

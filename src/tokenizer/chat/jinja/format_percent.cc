@@ -205,7 +205,7 @@ class Percent {
     if (field.precision > static_cast<int64_t>(digits.size())) {
       digits.insert(0, static_cast<size_t>(field.precision) - digits.size(), '0');
     }
-    std::string prefix;
+    std::string_view prefix;
     if (field.alternate && base != 10) prefix = type == 'o' ? "0o" : type == 'x' ? "0x" : "0X";
     return EmitNumber(value < 0, prefix, digits, field, arg.from_user);
   }
@@ -221,7 +221,8 @@ class Percent {
   }
 
   Status EmitNumber(bool negative, std::string_view prefix, std::string_view digits, const Field& field, bool user) {
-    std::string text = negative ? "-" : field.plus ? "+" : field.space ? " " : "";
+    std::string text;
+    if (negative || field.plus || field.space) text += negative ? '-' : field.plus ? '+' : ' ';
     text += prefix;
     const auto length = static_cast<int64_t>(text.size() + digits.size());
     if (field.zero && !field.left && field.width > length) text.append(static_cast<size_t>(field.width - length), '0');

@@ -72,8 +72,7 @@ class Dumper {
           default: replaced = Escape(b, escape); break;
         }
       } else if (b >= 0x7F && style_.ensure_ascii) {
-        const uint32_t code = DecodeUtf8(text, pos, &size);
-        if (code != 0x7F) replaced = Escape(code, escape);
+        replaced = Escape(DecodeUtf8(text, pos, &size), escape);
       }
       if (!replaced.empty()) {
         out_->Add(s, plain, pos);

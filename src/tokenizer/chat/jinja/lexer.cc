@@ -191,6 +191,7 @@ Status Lexer::Root() {
 }
 
 Status Lexer::Comment() {
+  if (pos_ == source_.size()) return Status::Ok();  // jinja2 lets a comment that ends with the template pass
   const size_t end = source_.find("#}", pos_);
   if (end == source_.npos) return Fail("missing end of comment tag");
   const char sign = end > pos_ && (source_[end - 1] == '-' || source_[end - 1] == '+') ? source_[end - 1] : '\0';
@@ -206,6 +207,7 @@ Status Lexer::Comment() {
 }
 
 Status Lexer::Raw(char begin_sign) {
+  if (pos_ == source_.size()) return Status::Ok();
   line_starting_ = begin_sign == '-' && source_[pos_ - 1] == '\n';
   for (size_t tag = source_.find("{%", pos_); tag != source_.npos; tag = source_.find("{%", tag + 1)) {
     size_t at = tag + 2;

@@ -44,13 +44,13 @@ class Parser {
   Result<StmtPtr> ParseJump();
   Status ParseSignature(FunctionDef* function);
   Status ParseFunctionBody(std::string_view end_tag, FunctionDef* function);
-  Status ParseTarget(bool with_namespace, std::string_view end_name, Target* out);
+  Status ParseTarget(bool with_namespace, Target* out);
   Status ParseTargetItem(bool with_namespace, int depth, uint32_t* leaves, Target* out);
 
   // Expressions (parser_expressions.cc)
   Result<ExprPtr> ParseExpression(bool with_condition = true);
-  // An expression, or a tuple without parentheses; `end_name`: a word that ends it.
-  Result<ExprPtr> ParseTuple(bool with_condition, std::string_view end_name, bool in_parentheses = false);
+  // An expression, or a tuple without parentheses.
+  Result<ExprPtr> ParseTuple(bool with_condition, bool in_parentheses = false);
   Result<ExprPtr> ParseCondition();
   Result<ExprPtr> ParseOr();
   Result<ExprPtr> ParseAnd();

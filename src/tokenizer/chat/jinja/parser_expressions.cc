@@ -9,13 +9,11 @@ Result<ExprPtr> Parser::ParseExpression(bool with_condition) {
   return with_condition ? ParseCondition() : ParseOr();
 }
 
-Result<ExprPtr> Parser::ParseTuple(bool with_condition, std::string_view end_name, bool in_parentheses) {
+Result<ExprPtr> Parser::ParseTuple(bool with_condition, bool in_parentheses) {
   auto tuple = std::make_unique<ListExpr>(ExprKind::kTuple, token_.line);
   bool is_tuple = false;
   for (;;) {
-    const bool at_end = token_.Is(TokenType::kVariableEnd) || token_.Is(TokenType::kBlockEnd) || token_.IsOp(")") ||
-                        (!end_name.empty() && token_.IsName(end_name));
-    if (at_end) break;
+    if (token_.Is(TokenType::kVariableEnd) || token_.Is(TokenType::kBlockEnd) || token_.IsOp(")")) break;
     ASSIGN_OR_RETURN(ExprPtr item, ParseExpression(with_condition));
     RETURN_IF_ERROR(Grow(tuple.get(), item));
     tuple->items.push_back(std::move(item));
@@ -243,7 +241,7 @@ Result<ExprPtr> Parser::ParsePrimary() {
     case TokenType::kOperator:
       if (token_.IsOp("(")) {
         RETURN_IF_ERROR(Advance());
-        ASSIGN_OR_RETURN(ExprPtr inner, ParseTuple(true, "", true));
+        ASSIGN_OR_RETURN(ExprPtr inner, ParseTuple(true, true));
         RETURN_IF_ERROR(ExpectOp(")"));
         return inner;
       }

@@ -29,7 +29,7 @@ Status Parser::ParseBody(const Names& end_tags, Body* out) {
       case TokenType::kVariableBegin: {
         RETURN_IF_ERROR(Advance());
         const int line = token_.line;
-        ASSIGN_OR_RETURN(ExprPtr expr, ParseTuple(true, ""));
+        ASSIGN_OR_RETURN(ExprPtr expr, ParseTuple(true));
         if (output == nullptr) output = std::make_unique<OutputStmt>(line);
         output->parts.emplace_back().expr = std::move(expr);
         RETURN_IF_ERROR(Expect(TokenType::kVariableEnd));
@@ -92,12 +92,12 @@ Result<StmtPtr> Parser::ParseSet() {
   const int line = token_.line;
   RETURN_IF_ERROR(Advance());
   Target target;
-  RETURN_IF_ERROR(ParseTarget(true, "", &target));
+  RETURN_IF_ERROR(ParseTarget(true, &target));
   ASSIGN_OR_RETURN(const bool assigns, SkipOp("="));
   if (assigns) {
     auto set = std::make_unique<SetStmt>(line);
     set->target = std::move(target);
-    ASSIGN_OR_RETURN(set->value, ParseTuple(true, ""));
+    ASSIGN_OR_RETURN(set->value, ParseTuple(true));
     return StmtPtr(std::move(set));
   }
   auto set = std::make_unique<SetBlockStmt>(line);
@@ -112,10 +112,10 @@ Result<StmtPtr> Parser::ParseSet() {
 Result<StmtPtr> Parser::ParseFor() {
   auto loop = std::make_unique<ForStmt>(token_.line);
   RETURN_IF_ERROR(Advance());
-  RETURN_IF_ERROR(ParseTarget(false, "in", &loop->target));
+  RETURN_IF_ERROR(ParseTarget(false, &loop->target));
   if (!token_.IsName("in")) return Unexpected("in");
   RETURN_IF_ERROR(Advance());
-  ASSIGN_OR_RETURN(loop->iterable, ParseTuple(false, "recursive"));
+  ASSIGN_OR_RETURN(loop->iterable, ParseTuple(false));
   ASSIGN_OR_RETURN(const bool filtered, SkipName("if"));
   if (filtered) {
     ASSIGN_OR_RETURN(loop->filter, ParseExpression());
@@ -136,7 +136,7 @@ Result<StmtPtr> Parser::ParseIf() {
   RETURN_IF_ERROR(Advance());
   for (;;) {
     auto& [test, body] = branch->branches.emplace_back();
-    ASSIGN_OR_RETURN(test, ParseTuple(false, ""));
+    ASSIGN_OR_RETURN(test, ParseTuple(false));
     RETURN_IF_ERROR(ParseBlock({"elif", "else", "endif"}, &body));
     const bool again = token_.IsName("elif");
     const bool has_else = token_.IsName("else");
@@ -153,7 +153,7 @@ Result<StmtPtr> Parser::ParseWith() {
   while (!token_.Is(TokenType::kBlockEnd)) {
     if (!with->assignments.empty()) RETURN_IF_ERROR(ExpectOp(","));
     auto& [target, value] = with->assignments.emplace_back();
-    RETURN_IF_ERROR(ParseTarget(false, "", &target));
+    RETURN_IF_ERROR(ParseTarget(false, &target));
     RETURN_IF_ERROR(ExpectOp("="));
     ASSIGN_OR_RETURN(value, ParseExpression());
   }
@@ -251,15 +251,13 @@ Result<StmtPtr> Parser::ParseJump() {
   return jump;
 }
 
-Status Parser::ParseTarget(bool with_namespace, std::string_view end_name, Target* out) {
+Status Parser::ParseTarget(bool with_namespace, Target* out) {
   // One item, or several with commas: then a tuple, also with a comma at the end.
   uint32_t leaves = 0;
   std::vector<Target> items;
   bool is_tuple = false;
   for (;;) {
-    const bool at_end = token_.Is(TokenType::kBlockEnd) || token_.Is(TokenType::kVariableEnd) || token_.IsOp(")") ||
-                        (!end_name.empty() && token_.IsName(end_name));
-    if (at_end) break;
+    if (token_.Is(TokenType::kBlockEnd) || token_.Is(TokenType::kVariableEnd) || token_.IsOp(")")) break;
     RETURN_IF_ERROR(ParseTargetItem(with_namespace, 0, &leaves, &items.emplace_back()));
     if (!token_.IsOp(",")) break;
     is_tuple = true;

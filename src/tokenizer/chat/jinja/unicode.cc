@@ -75,7 +75,8 @@ uint32_t DecodeUtf8(std::string_view text, size_t pos, size_t* size) {
 }
 
 size_t PreviousUtf8(std::string_view text, size_t pos) {
-  for (size_t back = 1; back <= 4 && back <= pos; ++back) {
+  if (static_cast<uint8_t>(text[pos - 1]) < 0x80) return pos - 1;
+  for (size_t back = 2; back <= 4 && back <= pos; ++back) {
     size_t size;
     DecodeUtf8(text, pos - back, &size);
     if (size == back) return pos - back;
