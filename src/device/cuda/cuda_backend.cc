@@ -1,0 +1,38 @@
+// The table. Built at the first call, then constant.
+#include "device/cuda/cuda_backend.h"
+
+#include "device/cuda/cuda_context.h"
+#include "device/cuda/cuda_ops.h"
+
+namespace cachalot {
+namespace {
+
+CudaBackend MakeBackend() {
+  CudaBackend backend = {};
+  backend.version = kCudaBackendVersion;
+  FillContextRows(&backend);
+  backend.batch_rows = &CudaBatchRows;
+  backend.embed = &CudaEmbed;
+  backend.rms_norm = &CudaRmsNorm;
+  backend.rope_table = &CudaRopeTable;
+  backend.rope_append = &CudaRopeAppend;
+  backend.swiglu = &CudaSwiGlu;
+  backend.attention_plan_bytes = &CudaAttentionPlanBytes;
+  backend.attention_plan = &CudaPlanAttention;
+  backend.attention = &CudaAttention;
+  backend.moe_route = &CudaMoeRoute;
+  backend.moe_sort = &CudaMoeSort;
+  backend.mla_gather = &CudaMlaGather;
+  backend.mla_assemble = &CudaMlaAssemble;
+  backend.sample_history = &CudaSampleHistory;
+  backend.sample = &CudaSample;
+  return backend;
+}
+
+}  // namespace
+}  // namespace cachalot
+
+extern "C" __attribute__((visibility("default"))) const cachalot::CudaBackend* cachalot_cuda_backend(int version) {
+  static const cachalot::CudaBackend backend = cachalot::MakeBackend();
+  return version == cachalot::kCudaBackendVersion ? &backend : nullptr;
+}

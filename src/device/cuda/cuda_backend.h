@@ -1,0 +1,79 @@
+// CudaBackend: everything the engine asks of libcachalot_cuda.so, as one table of functions. Plain structs and device
+// pointers: whoever includes this needs no CUDA header, and the library's code sees no fmt and no Status.
+//
+// Invariants of the ops: they launch on CudaExec::stream and return; they never allocate, synchronise or read device
+// memory from the host, so each can be captured into a graph. What varies from step to step is read from device memory;
+// the host passes upper bounds (a bucket's number of rows and spans). A row of no sequence has slot -1 and is skipped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cuda/cuda_params.h"
+
+namespace cachalot {
+
+inline constexpr int kCudaBackendVersion = 1;
+
+struct CudaBackend {
+  int32_t version = 0;
+
+  // --- devices, memory, streams, events, graphs (device/cuda/cuda_context.cc) ---
+  CudaStatus (*device_count)(int* count);
+  CudaStatus (*device_info)(int device, CudaDeviceInfo* info);
+  CudaStatus (*set_device)(int device);  // of the calling thread
+  CudaStatus (*memory_info)(int64_t* free_bytes, int64_t* total_bytes);
+  CudaStatus (*allocate)(int64_t bytes, void** data);  // device memory, 256-byte aligned
+  CudaStatus (*release)(void* data);
+  CudaStatus (*allocate_host)(int64_t bytes, void** data);  // page-locked
+  CudaStatus (*release_host)(void* data);
+  CudaStatus (*stream_create)(bool high_priority, void** stream);
+  CudaStatus (*stream_destroy)(void* stream);
+  CudaStatus (*stream_synchronize)(void* stream);
+  CudaStatus (*stream_wait_event)(void* stream, void* event);
+  CudaStatus (*event_create)(bool timing, void** event);
+  CudaStatus (*event_destroy)(void* event);
+  CudaStatus (*event_record)(void* event, void* stream);
+  CudaStatus (*event_synchronize)(void* event);
+  CudaStatus (*event_query)(void* event, bool* done);
+  CudaStatus (*event_elapsed_ms)(void* begin, void* end, float* ms);
+  CudaStatus (*copy)(void* dst, const void* src, int64_t bytes, void* stream);  // any direction
+  CudaStatus (*fill)(void* dst, int value, int64_t bytes, void* stream);        // every byte
+  CudaStatus (*graph_begin)(void* stream);
+  CudaStatus (*graph_end)(void* stream, void** graph);  // a graph that can be launched
+  CudaStatus (*graph_launch)(void* graph, void* stream);
+  CudaStatus (*graph_destroy)(void* graph);
+
+  // --- ops: src/kernels/<op>/*_sm80.cu ---
+  CudaStatus (*batch_rows)(const CudaExec& exec, const CudaBatch& batch);
+  CudaStatus (*embed)(const CudaExec& exec, const CudaEmbedParams& params);
+  CudaStatus (*rms_norm)(const CudaExec& exec, const RmsNormParams& params);
+  CudaStatus (*rope_table)(const CudaExec& exec, const RopeTableParams& params);
+  // params.spans is not read: rows are those of the batch.
+  CudaStatus (*rope_append)(const CudaExec& exec, const CudaBatch& batch, const RopeAppendParams& params);
+  CudaStatus (*swiglu)(const CudaExec& exec, const SwiGluParams& params);
+
+  int64_t (*attention_plan_bytes)(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms);
+  // The schedule of a step: once for all layers of one shape. Reads the batch's spans on the device.
+  CudaStatus (*attention_plan)(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan);
+  // params.spans is not read.
+  CudaStatus (*attention)(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
+                          const AttentionParams& params);
+
+  CudaStatus (*moe_route)(const CudaExec& exec, const MoeRouteParams& params);
+  // row_slots: CudaBatch's, or null; the pairs of rows without a slot are left out.
+  CudaStatus (*moe_sort)(const CudaExec& exec, const MoeSortParams& params, const int32_t* row_slots);
+
+  CudaStatus (*mla_gather)(const CudaExec& exec, const CudaMlaGatherParams& params);
+  CudaStatus (*mla_assemble)(const CudaExec& exec, const CudaMlaAssembleParams& params);
+
+  CudaStatus (*sample_history)(const CudaExec& exec, const CudaSampleHistoryParams& params);
+  CudaStatus (*sample)(const CudaExec& exec, const CudaSampleParams& params);
+
+  // --- matmul: device/cuda/cuda_matmul.h ---
+};
+
+}  // namespace cachalot
+
+// The one symbol of the library. Null when it cannot serve this version.
+extern "C" const cachalot::CudaBackend* cachalot_cuda_backend(int version);

@@ -1,0 +1,209 @@
+// Thin: each function is one runtime call whose error becomes a CudaStatus.
+#include "device/cuda/cuda_context.h"
+
+#include <cstring>
+
+#include "device/cuda/cuda_error.h"
+
+namespace cachalot {
+namespace {
+
+cudaStream_t Stream(void* stream) {
+  return static_cast<cudaStream_t>(stream);
+}
+cudaEvent_t Event(void* event) {
+  return static_cast<cudaEvent_t>(event);
+}
+
+CudaStatus DeviceCount(int* count) {
+  *count = 0;
+  const cudaError_t error = cudaGetDeviceCount(count);
+  if (error == cudaErrorNoDevice) {
+    cudaGetLastError();
+    *count = 0;
+    return nullptr;
+  }
+  return CudaChecked(error, "cudaGetDeviceCount");
+}
+
+CudaStatus DeviceInfo(int device, CudaDeviceInfo* info) {
+  cudaDeviceProp properties;
+  if (CudaStatus failure = CudaChecked(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties")) {
+    return failure;
+  }
+  std::strncpy(info->name, properties.name, sizeof(info->name) - 1);
+  info->compute_capability = properties.major * 10 + properties.minor;
+  info->num_sms = properties.multiProcessorCount;
+  info->total_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  info->l2_bytes = properties.l2CacheSize;
+  info->shared_bytes_per_block = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+  return nullptr;
+}
+
+CudaStatus SetDevice(int device) {
+  return CudaChecked(cudaSetDevice(device), "cudaSetDevice");
+}
+
+CudaStatus MemoryInfo(int64_t* free_bytes, int64_t* total_bytes) {
+  size_t free = 0, total = 0;
+  CudaStatus failure = CudaChecked(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  *free_bytes = static_cast<int64_t>(free);
+  *total_bytes = static_cast<int64_t>(total);
+  return failure;
+}
+
+// A call that asks for memory: the failure says how much.
+CudaStatus Allocated(cudaError_t error, const char* call, int64_t bytes) {
+  if (error == cudaSuccess) return nullptr;
+  cudaGetLastError();
+  const CudaFault fault = error == cudaErrorMemoryAllocation ? CudaFault::kExhausted : CudaFault::kDevice;
+  return CudaFail(fault, "%s of %lld bytes: %s", call, static_cast<long long>(bytes), cudaGetErrorString(error));
+}
+
+CudaStatus Allocate(int64_t bytes, void** data) {
+  *data = nullptr;
+  if (bytes <= 0) return bytes == 0 ? nullptr : CudaFail(CudaFault::kInvalid, "allocation of a negative size");
+  return Allocated(cudaMalloc(data, static_cast<size_t>(bytes)), "cudaMalloc", bytes);
+}
+
+CudaStatus Release(void* data) {
+  return CudaChecked(cudaFree(data), "cudaFree");
+}
+
+CudaStatus AllocateHost(int64_t bytes, void** data) {
+  *data = nullptr;
+  if (bytes <= 0) return bytes == 0 ? nullptr : CudaFail(CudaFault::kInvalid, "allocation of a negative size");
+  return Allocated(cudaMallocHost(data, static_cast<size_t>(bytes)), "cudaMallocHost", bytes);
+}
+
+CudaStatus ReleaseHost(void* data) {
+  return CudaChecked(cudaFreeHost(data), "cudaFreeHost");
+}
+
+CudaStatus StreamCreate(bool high_priority, void** stream) {
+  int least = 0, greatest = 0;
+  if (CudaStatus failure =
+          CudaChecked(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange")) {
+    return failure;
+  }
+  cudaStream_t created = nullptr;
+  CudaStatus failure = CudaChecked(
+      cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, high_priority ? greatest : least),
+      "cudaStreamCreateWithPriority");
+  *stream = created;
+  return failure;
+}
+
+CudaStatus StreamDestroy(void* stream) {
+  return CudaChecked(cudaStreamDestroy(Stream(stream)), "cudaStreamDestroy");
+}
+
+CudaStatus StreamSynchronize(void* stream) {
+  return CudaChecked(cudaStreamSynchronize(Stream(stream)), "cudaStreamSynchronize");
+}
+
+CudaStatus StreamWaitEvent(void* stream, void* event) {
+  return CudaChecked(cudaStreamWaitEvent(Stream(stream), Event(event), 0), "cudaStreamWaitEvent");
+}
+
+CudaStatus EventCreate(bool timing, void** event) {
+  cudaEvent_t created = nullptr;
+  CudaStatus failure = CudaChecked(
+      cudaEventCreateWithFlags(&created, timing ? cudaEventDefault : cudaEventDisableTiming), "cudaEventCreate");
+  *event = created;
+  return failure;
+}
+
+CudaStatus EventDestroy(void* event) {
+  return CudaChecked(cudaEventDestroy(Event(event)), "cudaEventDestroy");
+}
+
+CudaStatus EventRecord(void* event, void* stream) {
+  return CudaChecked(cudaEventRecord(Event(event), Stream(stream)), "cudaEventRecord");
+}
+
+CudaStatus EventSynchronize(void* event) {
+  return CudaChecked(cudaEventSynchronize(Event(event)), "cudaEventSynchronize");
+}
+
+CudaStatus EventQuery(void* event, bool* done) {
+  const cudaError_t error = cudaEventQuery(Event(event));
+  *done = error == cudaSuccess;
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return CudaChecked(error, "cudaEventQuery");
+}
+
+CudaStatus EventElapsedMs(void* begin, void* end, float* ms) {
+  return CudaChecked(cudaEventElapsedTime(ms, Event(begin), Event(end)), "cudaEventElapsedTime");
+}
+
+CudaStatus Copy(void* dst, const void* src, int64_t bytes, void* stream) {
+  if (bytes == 0) return nullptr;
+  return CudaChecked(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), cudaMemcpyDefault, Stream(stream)),
+                     "cudaMemcpyAsync");
+}
+
+CudaStatus Fill(void* dst, int value, int64_t bytes, void* stream) {
+  if (bytes == 0) return nullptr;
+  return CudaChecked(cudaMemsetAsync(dst, value, static_cast<size_t>(bytes), Stream(stream)), "cudaMemsetAsync");
+}
+
+CudaStatus GraphBegin(void* stream) {
+  return CudaChecked(cudaStreamBeginCapture(Stream(stream), cudaStreamCaptureModeThreadLocal),
+                     "cudaStreamBeginCapture");
+}
+
+CudaStatus GraphEnd(void* stream, void** graph) {
+  *graph = nullptr;
+  cudaGraph_t captured = nullptr;
+  if (CudaStatus failure = CudaChecked(cudaStreamEndCapture(Stream(stream), &captured), "cudaStreamEndCapture")) {
+    return failure;
+  }
+  cudaGraphExec_t executable = nullptr;
+  CudaStatus failure = CudaChecked(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
+  cudaGraphDestroy(captured);
+  *graph = executable;
+  return failure;
+}
+
+CudaStatus GraphLaunch(void* graph, void* stream) {
+  return CudaChecked(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), Stream(stream)), "cudaGraphLaunch");
+}
+
+CudaStatus GraphDestroy(void* graph) {
+  return CudaChecked(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)), "cudaGraphExecDestroy");
+}
+
+}  // namespace
+
+void FillContextRows(CudaBackend* backend) {
+  backend->device_count = &DeviceCount;
+  backend->device_info = &DeviceInfo;
+  backend->set_device = &SetDevice;
+  backend->memory_info = &MemoryInfo;
+  backend->allocate = &Allocate;
+  backend->release = &Release;
+  backend->allocate_host = &AllocateHost;
+  backend->release_host = &ReleaseHost;
+  backend->stream_create = &StreamCreate;
+  backend->stream_destroy = &StreamDestroy;
+  backend->stream_synchronize = &StreamSynchronize;
+  backend->stream_wait_event = &StreamWaitEvent;
+  backend->event_create = &EventCreate;
+  backend->event_destroy = &EventDestroy;
+  backend->event_record = &EventRecord;
+  backend->event_synchronize = &EventSynchronize;
+  backend->event_query = &EventQuery;
+  backend->event_elapsed_ms = &EventElapsedMs;
+  backend->copy = &Copy;
+  backend->fill = &Fill;
+  backend->graph_begin = &GraphBegin;
+  backend->graph_end = &GraphEnd;
+  backend->graph_launch = &GraphLaunch;
+  backend->graph_destroy = &GraphDestroy;
+}
+
+}  // namespace cachalot

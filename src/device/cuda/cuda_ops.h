@@ -1,0 +1,25 @@
+// The ops behind CudaBackend's rows, each defined in its op's folder: for the library's own sources only.
+#pragma once
+
+#include "device/cuda/cuda_params.h"
+
+namespace cachalot {
+
+CudaStatus CudaBatchRows(const CudaExec& exec, const CudaBatch& batch);
+CudaStatus CudaEmbed(const CudaExec& exec, const CudaEmbedParams& params);
+CudaStatus CudaRmsNorm(const CudaExec& exec, const RmsNormParams& params);
+CudaStatus CudaRopeTable(const CudaExec& exec, const RopeTableParams& params);
+CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const RopeAppendParams& params);
+CudaStatus CudaSwiGlu(const CudaExec& exec, const SwiGluParams& params);
+int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms);
+CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan);
+CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
+                         const AttentionParams& params);
+CudaStatus CudaMoeRoute(const CudaExec& exec, const MoeRouteParams& params);
+CudaStatus CudaMoeSort(const CudaExec& exec, const MoeSortParams& params, const int32_t* row_slots);
+CudaStatus CudaMlaGather(const CudaExec& exec, const CudaMlaGatherParams& params);
+CudaStatus CudaMlaAssemble(const CudaExec& exec, const CudaMlaAssembleParams& params);
+CudaStatus CudaSampleHistory(const CudaExec& exec, const CudaSampleHistoryParams& params);
+CudaStatus CudaSample(const CudaExec& exec, const CudaSampleParams& params);
+
+}  // namespace cachalot
