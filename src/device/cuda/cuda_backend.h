@@ -9,9 +9,26 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/cuda/cuda_params.h"
+#include "device/cuda/cuda_exec.h"
 
 namespace cachalot {
+
+// Defined in the ops' headers: kernels/<op>/<op>.h and <op>_cuda.h, kernels/common/cuda_batch.h.
+struct AttentionParams;
+struct CudaAttentionPlan;
+struct CudaAttentionShape;
+struct CudaBatch;
+struct CudaEmbedParams;
+struct CudaMlaAssembleParams;
+struct CudaMlaGatherParams;
+struct CudaSampleHistoryParams;
+struct CudaSampleParams;
+struct MoeRouteParams;
+struct MoeSortParams;
+struct RmsNormParams;
+struct RopeAppendParams;
+struct RopeTableParams;
+struct SwiGluParams;
 
 inline constexpr int kCudaBackendVersion = 1;
 

@@ -3,7 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "device/cuda/cuda_params.h"
+#include "device/cuda/cuda_exec.h"
 
 namespace cachalot {
 

@@ -1,7 +1,7 @@
 // The ops behind CudaBackend's rows, each defined in its op's folder: for the library's own sources only.
 #pragma once
 
-#include "device/cuda/cuda_params.h"
+#include "device/cuda/cuda_backend.h"
 
 namespace cachalot {
 

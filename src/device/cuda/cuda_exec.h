@@ -1,0 +1,44 @@
+// What every function of the CUDA backend takes and returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cachalot {
+
+// How a call failed. Becomes a Status on the caller's side (device/cuda/cuda_library.h).
+enum class CudaFault : int32_t { kInvalid, kUnsupported, kExhausted, kDevice };
+struct CudaFailure {
+  CudaFault fault = CudaFault::kDevice;
+  char message[500] = {};  // names the op and its shapes
+};
+// Null: all is well. Else valid until the thread's next failure.
+using CudaStatus = const CudaFailure*;
+
+enum class CudaMath : int32_t {
+  kFast,  // 16-bit tensor cores, F32 accumulators
+  kF32,   // F32 multiply-adds throughout: what golden tests compare
+};
+
+struct CudaDeviceInfo {
+  char name[128] = {};
+  int32_t compute_capability = 0;  // 90
+  int32_t num_sms = 0;
+  int64_t total_bytes = 0;
+  int64_t l2_bytes = 0;
+  int64_t shared_bytes_per_block = 0;
+};
+
+// Where an op runs.
+struct CudaExec {
+  void* stream = nullptr;  // a cudaStream_t
+  int32_t num_sms = 0;
+  CudaMath math = CudaMath::kFast;
+  // Bits of a row do not depend on the batch or on chunking; costs speed.
+  bool deterministic = false;
+  // Scratch of the ops that want some (which, and how much, is said at the op); 256-byte aligned.
+  std::byte* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+};
+
+}  // namespace cachalot
