@@ -1,7 +1,7 @@
 // Thin: each function is one runtime call whose error becomes a CudaStatus.
 #include "device/cuda/cuda_context.h"
 
-#include <cstring>
+#include <cstdio>
 
 #include "device/cuda/cuda_error.h"
 
@@ -31,7 +31,7 @@ CudaStatus DeviceInfo(int device, CudaDeviceInfo* info) {
   if (CudaStatus failure = CudaChecked(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties")) {
     return failure;
   }
-  std::strncpy(info->name, properties.name, sizeof(info->name) - 1);
+  std::snprintf(info->name, sizeof(info->name), "%.*s", static_cast<int>(sizeof(info->name)) - 1, properties.name);
   info->compute_capability = properties.major * 10 + properties.minor;
   info->num_sms = properties.multiProcessorCount;
   info->total_bytes = static_cast<int64_t>(properties.totalGlobalMem);

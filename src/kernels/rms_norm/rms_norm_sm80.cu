@@ -1,0 +1,108 @@
+// RmsNorm: a row is read once into registers (up to kMaxVectors x 4 values a thread), summed, scaled and written. Short
+// rows take a warp each, long ones a block. The order of summation depends on dim alone.
+// Bound: 8 bytes a value.
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/warp.cuh"
+#include "kernels/rms_norm/rms_norm.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int kBlockThreads = 256;
+constexpr int kMaxVectors = 8;  // block: rows of up to 8192 values stay in registers
+
+__device__ __forceinline__ float InverseRms(float sum, int64_t dim, float eps) {
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, static_cast<float>(dim)) + eps));
+}
+
+__device__ __forceinline__ float SquareSum(float4 v) {
+  return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
+}
+
+__device__ __forceinline__ float4 Scaled(float4 v, float inverse, float4 w) {
+  return {v.x * inverse * w.x, v.y * inverse * w.y, v.z * inverse * w.z, v.w * inverse * w.w};
+}
+
+struct RowPointers {
+  const float* x;
+  float* y;
+  __device__ RowPointers(const RmsNormParams& p, int64_t row) {
+    const int64_t token = row / p.num_heads, head = row % p.num_heads;
+    x = p.x + token * p.token_stride_x + head * p.head_stride_x;
+    y = p.y + token * p.token_stride_y + head * p.head_stride_y;
+  }
+};
+
+// dim and every stride a multiple of 4, pointers aligned; kThreads (32: a warp a row) threads a row.
+template <int kThreads>
+__global__ void VectorKernel(RmsNormParams p, int64_t num_rows) {
+  constexpr int kRowsPerBlock = kThreads == 32 ? kBlockThreads / 32 : 1;
+  __shared__ float scratch[32];
+  const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + (kThreads == 32 ? threadIdx.x / 32 : 0);
+  if (row >= num_rows) return;  // whole warps; a block of one row has none to leave out
+  const int t = threadIdx.x % kThreads;
+  const RowPointers pointers(p, row);
+  const auto* x = reinterpret_cast<const float4*>(pointers.x);
+  auto* y = reinterpret_cast<float4*>(pointers.y);
+  const auto* weight = reinterpret_cast<const float4*>(p.weight);
+  const int vectors = static_cast<int>(p.dim / 4);
+  float4 kept[kMaxVectors];
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int at = t + i * kThreads;
+    if (at < vectors) {
+      kept[i] = x[at];
+      sum += SquareSum(kept[i]);
+    }
+  }
+  for (int at = t + kMaxVectors * kThreads; at < vectors; at += kThreads) sum += SquareSum(x[at]);
+  sum = kThreads == 32 ? WarpSum(sum) : BlockSum(sum, scratch);
+  const float inverse = InverseRms(sum, p.dim, p.eps);
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int at = t + i * kThreads;
+    if (at < vectors) y[at] = Scaled(kept[i], inverse, weight[at]);
+  }
+  for (int at = t + kMaxVectors * kThreads; at < vectors; at += kThreads) y[at] = Scaled(x[at], inverse, weight[at]);
+}
+
+// Every shape: a warp a row, a value at a time.
+__global__ void GenericKernel(RmsNormParams p, int64_t num_rows) {
+  const int64_t row = int64_t{blockIdx.x} * (kBlockThreads / 32) + threadIdx.x / 32;
+  if (row >= num_rows) return;
+  const int lane = threadIdx.x % 32;
+  const RowPointers pointers(p, row);
+  float sum = 0;
+  for (int64_t i = lane; i < p.dim; i += 32) sum += pointers.x[i] * pointers.x[i];
+  const float inverse = InverseRms(WarpSum(sum), p.dim, p.eps);
+  for (int64_t i = lane; i < p.dim; i += 32) pointers.y[i] = pointers.x[i] * inverse * p.weight[i];
+}
+
+bool Aligned(const RmsNormParams& p) {
+  const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
+  return p.dim % 4 == 0 && p.token_stride_x % 4 == 0 && p.head_stride_x % 4 == 0 && p.token_stride_y % 4 == 0 &&
+         p.head_stride_y % 4 == 0 && whole(p.x) && whole(p.y) && whole(p.weight);
+}
+
+}  // namespace
+
+CudaStatus CudaRmsNorm(const CudaExec& exec, const RmsNormParams& params) {
+  const int64_t rows = params.num_tokens * params.num_heads;
+  if (rows == 0) return nullptr;
+  const auto stream = static_cast<cudaStream_t>(exec.stream);
+  constexpr int kRowsPerBlock = kBlockThreads / 32;
+  const auto grid = static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock);
+  if (!Aligned(params)) {
+    GenericKernel<<<grid, kBlockThreads, 0, stream>>>(params, rows);
+  } else if (params.dim <= 512) {
+    VectorKernel<32><<<grid, kBlockThreads, 0, stream>>>(params, rows);
+  } else {
+    VectorKernel<kBlockThreads><<<static_cast<unsigned>(rows), kBlockThreads, 0, stream>>>(params, rows);
+  }
+  return CudaLaunched("rms_norm [%lld, %lld, %lld]", static_cast<long long>(params.num_tokens),
+                      static_cast<long long>(params.num_heads), static_cast<long long>(params.dim));
+}
+
+}  // namespace cachalot

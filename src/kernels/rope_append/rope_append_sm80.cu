@@ -1,0 +1,129 @@
+// RopeTable and RopeAppend. A block does one row of the batch: first q's pairs in place, then the key's and the value's
+// values on their way into the cache. Products and sums are rounded one by one, so the bits are the reference's.
+// Bound: q read and written, k and v read, once.
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/value.cuh"
+#include "kernels/common/cuda_batch.h"
+#include "kernels/rope_append/rope_append.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int kThreads = 256;
+
+// The angle is a double: cos and sin of it are reduced in double precision.
+__global__ void RopeTableKernel(RopeTableParams p) {
+  const int64_t count = p.num_tokens * p.half_dim;
+  for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < count; at += int64_t{gridDim.x} * kThreads) {
+    const int32_t position = p.positions[at / p.half_dim];
+    const double angle = position < 0 ? 0.0 : double(position) * double(p.inv_freq[at % p.half_dim]);
+    double sine, cosine;
+    sincos(angle, &sine, &cosine);
+    p.cos[at] = static_cast<float>(cosine * p.mscale);
+    p.sin[at] = static_cast<float>(sine * p.mscale);
+  }
+}
+
+// Turned by the angle, (a, b) is (a cos - b sin, b cos + a sin).
+__device__ __forceinline__ float First(float a, float b, float cos, float sin) {
+  return __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
+}
+__device__ __forceinline__ float Second(float a, float b, float cos, float sin) {
+  return __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
+}
+
+template <typename T>
+__global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, const int32_t* row_positions) {
+  const int64_t row = blockIdx.x;
+  const int32_t slot = row_slots[row], position = row_positions[row];
+  if (slot < 0) return;
+  const int half = p.rope_dim / 2;
+  const bool split = p.style == RopeStyle::kHalf;
+  const float* cos = p.cos + row * half;
+  const float* sin = p.sin + row * half;
+
+  // gridDim.y blocks share a row.
+  const int first = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  const int step = static_cast<int>(gridDim.y) * kThreads;
+  for (int i = first; i < p.num_q_heads * half; i += step) {
+    const int head = i / half, pair = i % half;
+    float* q = p.q + row * p.q_token_stride + head * p.q_head_stride + p.q_rope_offset;
+    float* a = split ? q + pair : q + 2 * pair;
+    float* b = split ? q + pair + half : q + 2 * pair + 1;
+    const float a0 = *a, b0 = *b;
+    *a = First(a0, b0, cos[pair], sin[pair]);
+    *b = Second(a0, b0, cos[pair], sin[pair]);
+  }
+
+  const PagedKv& kv = p.kv;
+  T* block = reinterpret_cast<T*>(kv.Block(slot, position));
+  const int64_t token = position % kv.block_tokens;
+  for (int i = first; i < kv.num_kv_heads * kv.k_dim; i += step) {
+    const int head = i / kv.k_dim, d = i % kv.k_dim;
+    const float* k = p.k + row * p.k_token_stride + head * p.k_head_stride;
+    const int at = d - p.k_rope_offset;
+    float value = k[d];
+    if (at >= 0 && at < p.rope_dim) {
+      const bool is_first = split ? at < half : at % 2 == 0;
+      const int pair = split ? (is_first ? at : at - half) : at / 2;
+      const int other = split ? (is_first ? at + half : at - half) : (at ^ 1);
+      const float partner = k[p.k_rope_offset + other];
+      value = is_first ? First(value, partner, cos[pair], sin[pair]) : Second(partner, value, cos[pair], sin[pair]);
+    }
+    FromF32(value, block + head * kv.k_head_stride + token * kv.k_dim + d);
+  }
+  if (p.v == nullptr) return;
+  for (int i = first; i < kv.num_kv_heads * kv.v_dim; i += step) {
+    const int head = i / kv.v_dim, d = i % kv.v_dim;
+    FromF32(p.v[row * p.v_token_stride + head * p.v_head_stride + d],
+            block + kv.v_offset + head * kv.v_head_stride + token * kv.v_token_stride + d);
+  }
+}
+
+}  // namespace
+
+CudaStatus CudaRopeTable(const CudaExec& exec, const RopeTableParams& params) {
+  const int64_t count = params.num_tokens * params.half_dim;
+  if (count == 0) return nullptr;
+  const int64_t blocks = (count + kThreads - 1) / kThreads;
+  RopeTableKernel<<<static_cast<unsigned>(blocks < 4096 ? blocks : 4096), kThreads, 0,
+                    static_cast<cudaStream_t>(exec.stream)>>>(params);
+  return CudaLaunched("rope_table [%lld, %lld]", static_cast<long long>(params.num_tokens),
+                      static_cast<long long>(params.half_dim));
+}
+
+CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const RopeAppendParams& params) {
+  const PagedKv& kv = params.kv;
+  const int end = params.rope_dim;
+  if (end < 0 || end % 2 != 0 || params.k_rope_offset < 0 || params.k_rope_offset + end > kv.k_dim ||
+      kv.block_tokens <= 0) {
+    return CudaFail(CudaFault::kInvalid, "rope_append: rope of %d at %d of a key of %d, blocks of %d tokens", end,
+                    params.k_rope_offset, kv.k_dim, kv.block_tokens);
+  }
+  if (batch.num_rows == 0) return nullptr;
+  // Few rows: several blocks a row, so that more than a few SMs work.
+  const int64_t q_work = int64_t{params.num_q_heads} * (end / 2), k_work = int64_t{kv.num_kv_heads} * kv.k_dim;
+  const int64_t work = q_work > k_work ? q_work : k_work;
+  const int64_t wanted = batch.num_rows >= 256 ? 1 : (work + 2 * kThreads - 1) / (2 * kThreads);
+  const dim3 grid(static_cast<unsigned>(batch.num_rows), static_cast<unsigned>(wanted < 1 ? 1 : wanted > 16 ? 16 : wanted));
+  const auto stream = static_cast<cudaStream_t>(exec.stream);
+  switch (kv.dtype) {
+    case DType::kF32:
+      RopeAppendKernel<float><<<grid, kThreads, 0, stream>>>(params, batch.row_slots, batch.row_positions);
+      break;
+    case DType::kF16:
+      RopeAppendKernel<__half><<<grid, kThreads, 0, stream>>>(params, batch.row_slots, batch.row_positions);
+      break;
+    case DType::kBF16:
+      RopeAppendKernel<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(params, batch.row_slots, batch.row_positions);
+      break;
+    default:
+      return CudaFail(CudaFault::kUnsupported, "rope_append: no KV cache of type number %d",
+                      static_cast<int>(kv.dtype));
+  }
+  return CudaLaunched("rope_append of %d rows, %d q heads, %d KV heads of %d/%d, rope %d", batch.num_rows,
+                      params.num_q_heads, kv.num_kv_heads, kv.k_dim, kv.v_dim, end);
+}
+
+}  // namespace cachalot
