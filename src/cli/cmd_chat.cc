@@ -198,7 +198,7 @@ class Chat {
 Result<int> RunChat(const FlagSet& parsed, ChatFlags* flags, Output* output) {
   ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options));
   RETURN_IF_ERROR(session->tokenizer().status());
-  RETURN_IF_ERROR(flags->sampling.Resolve(parsed, session->bundle().generation));
+  flags->sampling.TakeDefaults(parsed, session->bundle().generation);
   return Chat(flags, session.get(), output).Loop();
 }
 
@@ -215,6 +215,7 @@ int ChatCommand(Args args) {
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  if (const Status status = flags.sampling.Resolve(); !status.ok()) return ExitUsage(status);
   const Result<int> code = RunChat(set, &flags, &output);
   return code.ok() ? *code : ExitWith(code.status(), output);
 }

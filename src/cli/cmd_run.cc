@@ -52,7 +52,7 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
   ASSIGN_OR_RETURN(const std::string text, flags->prompt.Read(parsed, PromptFlags::Use::kPrompt));
   ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options));
   const ModelBundle& bundle = session->bundle();
-  RETURN_IF_ERROR(flags->sampling.Resolve(parsed, bundle.generation));
+  flags->sampling.TakeDefaults(parsed, bundle.generation);
   Request request = flags->sampling.MakeRequest();
   const bool chat = !flags->raw && bundle.has_own_template;
   if (!chat && !flags->system.empty()) {
@@ -107,6 +107,7 @@ int RunCommand(Args args) {
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (flags.verbose && !set.Given("--log-level")) flags.model.log_level = "info";
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  if (const Status status = flags.sampling.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.prompt.Resolve(set); !status.ok()) return ExitUsage(status);
   bool interrupted = false;
   const Status status = Run(set, &flags, &output, &interrupted);

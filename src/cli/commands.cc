@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "cli/console.h"
 #include "cli/nearest.h"
@@ -50,6 +51,7 @@ int Dispatch(Args args) {
     if (first == command.name) return command.run(args.subspan(1));
   }
   if (first.starts_with('-')) return RunCommand(args);
+  if (FileExists(first)) return ExitUsage(InvalidArgument("'{}' is no command; did you mean 'run -m {}'?", first, first));
   std::vector<std::string> names;
   for (const auto& command : kCommands) names.push_back(command.name);
   return ExitUsage(InvalidArgument("unknown command '{}'; did you mean '{}'?", first, Nearest(first, names)));

@@ -1,6 +1,7 @@
 #include "cli/flag_set.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <deque>
@@ -164,21 +165,45 @@ std::vector<std::string> FlagSet::Names() const {
   return names;
 }
 
-std::vector<std::string> FlagSet::Normalise(std::span<const std::string> args) const {
+Result<std::vector<std::string>> FlagSet::Normalise(std::span<const std::string> args) {
   std::vector<std::string> normal;
   bool is_value = false;  // the argument of the flag before
+  bool only_values = false;
   for (const auto& arg : args) {
-    const size_t equals = arg.find('=');
-    const std::string name = arg.substr(0, equals);
-    const Entry* entry = is_value ? nullptr : Find(name);
-    is_value = entry != nullptr && !entry->value.empty() && equals == std::string::npos;
-    if (entry == nullptr || IsPlainName(name)) {
+    if (is_value || only_values || arg.size() < 2 || arg[0] != '-') {
+      is_value = false;
       normal.push_back(arg);
       continue;
     }
+    only_values = arg == "--";
+    if (only_values || arg == "-h" || arg == "--help") {
+      normal.push_back(arg);
+      continue;
+    }
+    size_t end = std::min(arg.find('='), arg.size());
+    auto* entry = const_cast<Entry*>(Find(arg.substr(0, end)));
+    if (entry == nullptr && arg.size() > 2 && (std::isdigit(static_cast<unsigned char>(arg[2])) || arg[2] == '-')) {
+      end = 2;  // -n5
+      entry = const_cast<Entry*>(Find(arg.substr(0, end)));
+      if (entry != nullptr && entry->value.empty()) entry = nullptr;
+    }
+    if (entry == nullptr) {
+      const std::string name = arg.substr(0, end);
+      return InvalidArgument("unknown flag {}; did you mean {}?", name, Nearest(name, Names()));
+    }
+    entry->typed = arg.substr(0, end);
     const auto plain = std::find_if(entry->names.begin(), entry->names.end(), IsPlainName);
-    CHECK(plain != entry->names.end()) << name << " needs a name with two dashes";
-    normal.push_back(*plain + (equals == std::string::npos ? "" : arg.substr(equals)));
+    CHECK(plain != entry->names.end()) << entry->typed << " needs a name with two dashes";
+    normal.push_back(*plain);
+    is_value = !entry->value.empty() && end == arg.size();
+    if (end == arg.size()) continue;
+    if (entry->value.empty()) return InvalidArgument("{} takes no value", entry->typed);
+    normal.push_back(arg.substr(arg[end] == '=' ? end + 1 : end));
+  }
+  if (is_value) {
+    const auto last = std::find_if(entries_.begin(), entries_.end(),
+                                   [&](const Entry& entry) { return entry.typed == args.back(); });
+    return InvalidArgument("{} needs a value: {}", args.back(), last == entries_.end() ? "" : last->value);
   }
   return normal;
 }
@@ -203,7 +228,7 @@ Status FlagSet::Parse(std::span<const std::string> args) {
       options.back()->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->allow_extra_args(false);
     }
   }
-  std::vector<std::string> reversed = Normalise(args);
+  ASSIGN_OR_RETURN(std::vector<std::string> reversed, Normalise(args));
   std::reverse(reversed.begin(), reversed.end());
   try {
     app.parse(reversed);
@@ -214,10 +239,6 @@ Status FlagSet::Parse(std::span<const std::string> args) {
 
   size_t next_positional = 0;
   for (const auto& extra : app.remaining()) {
-    if (extra.size() > 1 && extra.starts_with('-')) {
-      const std::string name = extra.substr(0, extra.find('='));
-      return InvalidArgument("unknown flag {}; did you mean {}?", name, Nearest(name, Names()));
-    }
     if (next_positional == positionals_.size()) {
       return InvalidArgument("'{}' is not expected here (see cachalot {} --help)", extra,
                              usage_.substr(0, usage_.find_first_of(" -")));
@@ -232,7 +253,7 @@ Status FlagSet::Parse(std::span<const std::string> args) {
         entry.value.empty() ? std::vector<std::string>{""} : options[i]->results();
     // Of a flag that is given twice the last one counts.
     for (size_t v = entry.repeats ? 0 : values.size() - 1; v < values.size(); ++v) {
-      RETURN_IF_ERROR(entry.set(values[v]).WithContext(entry.names.back()));
+      RETURN_IF_ERROR(entry.set(values[v]).WithContext(entry.typed));
     }
   }
   return Status::Ok();

@@ -59,6 +59,7 @@ class FlagSet {
     std::function<Status(const std::string& text)> set;
     bool repeats = false;
     bool given = false;
+    std::string typed;  // the name by which it was given
   };
   struct PositionalEntry {
     std::string name, help;
@@ -67,8 +68,8 @@ class FlagSet {
 
   Entry& Add(std::string names, std::string value, std::string help, std::function<Status(const std::string&)> set);
   const Entry* Find(std::string_view name) const;
-  // The spelling by which CLI11 knows a flag: its first name of one letter or with two dashes.
-  std::vector<std::string> Normalise(std::span<const std::string> args) const;
+  // Flags in the spelling by which CLI11 knows them (one letter, or two dashes); unknown ones are an error.
+  Result<std::vector<std::string>> Normalise(std::span<const std::string> args);
 
   std::string usage_, summary_, section_;
   std::vector<Entry> entries_;

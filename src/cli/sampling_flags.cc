@@ -46,7 +46,7 @@ void SamplingFlags::Declare(FlagSet* flags) {
              "prints each token's log-probability and the N best\nto standard error");
 }
 
-Status SamplingFlags::Resolve(const FlagSet& flags, const GenerationDefaults& model) {
+void SamplingFlags::TakeDefaults(const FlagSet& flags, const GenerationDefaults& model) {
   const auto from_model = [&](const char* flag, auto* value, auto own) {
     if (!flags.Given(flag) && own >= 0) *value = own;
   };
@@ -55,6 +55,9 @@ Status SamplingFlags::Resolve(const FlagSet& flags, const GenerationDefaults& mo
   from_model("--top-p", &top_p, model.top_p);
   from_model("--min-p", &min_p, model.min_p);
   from_model("--repeat-penalty", &repeat_penalty, model.repetition_penalty);
+}
+
+Status SamplingFlags::Resolve() {
   for (const auto& text : logit_bias) {
     ASSIGN_OR_RETURN(const TokenBias bias, ParseLogitBias(text));
     biases_.push_back(bias);

@@ -28,8 +28,10 @@ struct SamplingFlags {
   int32_t logprobs = -1;
 
   void Declare(FlagSet* flags);
-  // What was not given comes from the model; a random seed is drawn here. Checks logit biases.
-  Status Resolve(const FlagSet& flags, const GenerationDefaults& model);
+  // After FlagSet::Parse: reads logit biases and stop texts, draws a random seed.
+  Status Resolve();
+  // What was not given comes from the model.
+  void TakeDefaults(const FlagSet& flags, const GenerationDefaults& model);
 
   // Sampling, stops and log-probabilities; the prompt and max_tokens are the caller's.
   Request MakeRequest() const;
