@@ -141,12 +141,10 @@ Result<PackedMatrix> WeightReader::Derived(std::span<const float> values, int64_
   }
   PackOptions options = options_;
   options.borrow = false;
-  const MatrixPart part{.dtype = dtype, .rows = rows, .data = nullptr};
   std::vector<std::byte> encoded(static_cast<size_t>(DTypeBytes(dtype, rows * k)));
   FindQuantFormat(dtype)->encode(values.data(), encoded.data(), rows * k);
-  MatrixPart filled = part;
-  filled.data = encoded.data();
-  return PackMatrix({&filled, 1}, k, options);
+  const MatrixPart part{.dtype = dtype, .rows = rows, .data = encoded.data()};
+  return PackMatrix({&part, 1}, k, options);
 }
 
 Result<std::vector<float>> WeightReader::Values(const WeightRef& ref, int64_t rows, int64_t k) {
@@ -155,8 +153,8 @@ Result<std::vector<float>> WeightReader::Values(const WeightRef& ref, int64_t ro
   if (tensor->dtype == DType::kFP8E4M3) {
     ASSIGN_OR_RETURN(scales, BlockScales(*tensor, rows, k));
   }
+  if (mode_ == Mode::kPlan) return std::vector<float>();
   std::vector<float> values(static_cast<size_t>(rows * k));
-  if (mode_ == Mode::kPlan) return values;
   ASSIGN_OR_RETURN(const std::byte* data, Bytes(*tensor, ref));
   FindQuantFormat(tensor->dtype)->decode(data, values.data(), rows * k);
   if (scales != nullptr) {

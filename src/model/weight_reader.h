@@ -36,6 +36,7 @@ class WeightReader {
       : source_(source), naming_(naming), options_(options), mode_(mode) {}
 
   SourceNaming naming() const { return naming_; }
+  bool planning() const { return mode_ == Mode::kPlan; }
   Isa isa() const { return options_.isa; }
   bool Has(const WeightRef& ref) const { return FindTensor(ref) != nullptr; }
   // kF32 when absent: callers use it to choose a layout, Matrix reports what is missing.
@@ -45,9 +46,9 @@ class WeightReader {
   Result<PackedMatrix> Matrix(std::span<const RowsOf> parts, int64_t k);
   // For look-ups only (an untied embedding): row-major, left in the file where that is mapped.
   Result<PackedMatrix> Table(const WeightRef& ref, int64_t rows, int64_t k);
-  // A matrix made of values that were computed here, stored as `dtype` (F32 or F16).
+  // A matrix made of values that were computed here, stored as `dtype` (F32, F16 or BF16); in kPlan mode they are not read.
   Result<PackedMatrix> Derived(std::span<const float> values, int64_t rows, int64_t k, DType dtype);
-  // Rows of a matrix in F32, block scales applied; in kPlan mode checked and zero.
+  // Rows of a matrix in F32, block scales applied; in kPlan mode checked, and empty.
   Result<std::vector<float>> Values(const WeightRef& ref, int64_t rows, int64_t k);
   Result<std::vector<float>> Vector(const WeightRef& ref, int64_t size);
 

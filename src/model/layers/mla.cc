@@ -28,6 +28,20 @@ DType DerivedType(DType source, Isa isa) {
   return isa == Isa::kRef ? DType::kF32 : DType::kF16;
 }
 
+// Per head the key's rows, then the value's: [heads, nope + v, lora].
+std::vector<float> JoinKvB(const std::vector<float>& k_b, const std::vector<float>& v_b, int64_t heads, int64_t nope,
+                           int64_t v, int64_t lora) {
+  std::vector<float> kv_b(static_cast<size_t>(heads * (nope + v) * lora));
+  for (int64_t h = 0; h < heads; ++h) {
+    float* head = kv_b.data() + h * (nope + v) * lora;
+    for (int64_t l = 0; l < lora; ++l) {
+      for (int64_t d = 0; d < nope; ++d) head[d * lora + l] = k_b[(h * lora + l) * nope + d];
+    }
+    std::memcpy(head + nope * lora, v_b.data() + h * v * lora, sizeof(float) * v * lora);
+  }
+  return kv_b;
+}
+
 }  // namespace
 
 Result<MlaLayer> MlaLayer::Build(WeightReader* reader, const ModelSpec& spec, int32_t layer) {
@@ -58,39 +72,35 @@ Status MlaLayer::BuildKvB(WeightReader* reader, const ModelSpec& spec, int32_t l
   const int64_t lora = a.kv_lora_rank;
   const int64_t nope = a.nope_dim;
   const int64_t v = a.v_dim;
+  // Mainline GGUF has the parts only: keys transposed [heads, lora, nope], values [heads, v, lora]. Where there is
+  // neither, kv_b is what the error names.
+  const WeightRef k_ref = {TensorRole::kKB, layer};
+  const bool parts = !reader->Has({TensorRole::kKvB, layer}) && reader->Has(k_ref);
+  const WeightRef source = parts ? k_ref : WeightRef{TensorRole::kKvB, layer};
   // Everything is derived from F32 values of kv_b: [heads, nope + v, lora].
   std::vector<float> kv_b;
-  DType source_type = DType::kF32;
-  if (reader->Has({TensorRole::kKvB, layer})) {
-    source_type = reader->TypeOf({TensorRole::kKvB, layer});
-    ASSIGN_OR_RETURN(kv_b, reader->Values({TensorRole::kKvB, layer}, heads * (nope + v), lora));
-  } else if (reader->Has({TensorRole::kKB, layer})) {
-    source_type = reader->TypeOf({TensorRole::kKB, layer});
-    // Mainline GGUF: keys transposed [heads, lora, nope], values [heads, v, lora].
-    ASSIGN_OR_RETURN(const std::vector<float> k_b, reader->Values({TensorRole::kKB, layer}, heads * lora, nope));
+  if (parts) {
+    ASSIGN_OR_RETURN(const std::vector<float> k_b, reader->Values(k_ref, heads * lora, nope));
     ASSIGN_OR_RETURN(const std::vector<float> v_b, reader->Values({TensorRole::kVB, layer}, heads * v, lora));
-    kv_b.resize(static_cast<size_t>(heads * (nope + v) * lora));
-    for (int64_t h = 0; h < heads; ++h) {
-      float* head = kv_b.data() + h * (nope + v) * lora;
-      for (int64_t l = 0; l < lora; ++l) {
-        for (int64_t d = 0; d < nope; ++d) head[d * lora + l] = k_b[(h * lora + l) * nope + d];
-      }
-      std::memcpy(head + nope * lora, v_b.data() + h * v * lora, sizeof(float) * v * lora);
-    }
+    if (!reader->planning()) kv_b = JoinKvB(k_b, v_b, heads, nope, v, lora);
   } else {
-    // Reports the missing tensor by name.
-    ASSIGN_OR_RETURN(kv_b, reader->Values({TensorRole::kKvB, layer}, heads * (nope + v), lora));
+    ASSIGN_OR_RETURN(kv_b, reader->Values(source, heads * (nope + v), lora));
   }
-  const DType type = DerivedType(source_type, reader->isa());
-  std::vector<float> transposed(static_cast<size_t>(lora * nope));
+  const DType type = DerivedType(reader->TypeOf(source), reader->isa());
+  std::vector<float> transposed;
   for (int64_t h = 0; h < heads; ++h) {
-    const float* head = kv_b.data() + h * (nope + v) * lora;
-    for (int64_t l = 0; l < lora; ++l) {
-      for (int64_t d = 0; d < nope; ++d) transposed[l * nope + d] = head[d * lora + l];
+    std::span<const float> values;
+    if (!reader->planning()) {
+      const std::span<const float> head = std::span<const float>(kv_b).subspan(h * (nope + v) * lora, (nope + v) * lora);
+      transposed.resize(static_cast<size_t>(lora * nope));
+      for (int64_t l = 0; l < lora; ++l) {
+        for (int64_t d = 0; d < nope; ++d) transposed[l * nope + d] = head[d * lora + l];
+      }
+      values = head.subspan(nope * lora);
     }
     ASSIGN_OR_RETURN(PackedMatrix k_b, reader->Derived(transposed, lora, nope, type));
     k_b_.push_back(std::move(k_b));
-    ASSIGN_OR_RETURN(PackedMatrix v_b, reader->Derived({head + nope * lora, static_cast<size_t>(v * lora)}, v, lora, type));
+    ASSIGN_OR_RETURN(PackedMatrix v_b, reader->Derived(values, v, lora, type));
     v_b_.push_back(std::move(v_b));
   }
   ASSIGN_OR_RETURN(kv_b_, reader->Derived(kv_b, heads * (nope + v), lora, type));
