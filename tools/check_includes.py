@@ -238,7 +238,7 @@ def check_kernel_folder(path, paths, report):
         report.error(path, 1, f"{folder}/ needs {op}.h, the op's API")
         return
     stem = KERNEL_VARIANT.sub("", Path(path).stem)
-    variant = stem != Path(path).stem and not path.endswith(".h")
+    variant = op != "common" and stem != Path(path).stem and path.endswith(".cc")
     if variant and not any(stem == h or stem.startswith(h + "_") for h in headers):
         report.error(path, 1, f"a variant of what? No header beside it is named as '{stem}' begins")
 
