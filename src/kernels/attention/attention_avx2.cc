@@ -1,12 +1,12 @@
-// Attention, AVX2: which tiles of query rows there are, who computes them, and in what order results are
-// merged.
+// Attention, AVX2: which tiles of query rows there are, who computes
+// them, and in what order results are merged.
 //
 // Bound: decode reads (k_dim + v_dim) values of cache per token and KV head and does 2 (k_dim + v_dim) flops
 // per query head with them: memory for small groups, FMA from about 8 heads on. Prefill is FMA-bound.
 //
-// A tile's chunks of 256 tokens are computed each on its own and merged in order, always: so a long
-// sequence's chunks can be shared among threads (when there are too few tiles to go round) without changing a
-// bit.
+// A tile's chunks of 256 tokens are computed each on its own and merged in order,
+// always: so a long sequence's chunks can be shared among threads (when there are too
+// few tiles to go round) without changing a bit.
 #include <algorithm>
 
 #include "kernels/attention/attention_tile_avx2.h"
@@ -26,21 +26,12 @@ int64_t PartialFloats(int64_t rows, int64_t v_dim) {
   return 2 * Floats(rows) + Floats(rows * v_dim);
 }
 
-int64_t StageFloats(int64_t rows, int k_dim) {
-  return Floats(rows * kScoreStride) + Floats(int64_t{KeyStageTokens(k_dim)} * k_dim) +
-         Floats(kStageTokens * kStageDims);
+int64_t ScoreFloats(int64_t rows) {
+  return Floats(rows * kScoreStride);
 }
 
 PartialRows PartialAt(float* memory, int64_t rows) {
   return {memory, memory + Floats(rows), memory + 2 * Floats(rows)};
-}
-
-TileScratch ScratchAt(float* memory, int64_t rows, int k_dim) {
-  TileScratch scratch;
-  scratch.scores = memory;
-  scratch.key_stage = scratch.scores + Floats(rows * kScoreStride);
-  scratch.value_stage = scratch.key_stage + Floats(int64_t{KeyStageTokens(k_dim)} * k_dim);
-  return scratch;
 }
 
 // How the rows of a span are cut into tiles, the same for each of its KV heads.
@@ -61,7 +52,8 @@ class Plan {
     int64_t total_rows = 0;
     for (const SeqSpan& span : params.spans) total_rows += int64_t{span.q_len} * params.num_q_heads;
     constexpr int64_t kLeastRows = 24;
-    tile_rows_ = std::min(tile_rows_, std::max(kLeastRows, (total_rows + wanted - 1) / wanted));
+    const int64_t share = (total_rows / wanted + kMaxGroupRows - 1) / kMaxGroupRows * kMaxGroupRows;
+    tile_rows_ = std::min(tile_rows_, std::max(kLeastRows, share));
     for (const SeqSpan& span : params.spans) {
       const SpanTiles tiles = TilesOf(span);
       num_tasks_ += tiles.num_tiles * params.kv.num_kv_heads;
@@ -86,8 +78,7 @@ class Plan {
   void MakeTile(const SeqSpan& span, int64_t kv_head, int64_t tile, RowTile* out) const {
     const SpanTiles tiles = TilesOf(span);
     const int64_t at = tiles.num_tiles - 1 - tile;
-    const int64_t begin = tiles.num_rows * at / tiles.num_tiles,
-                  end = tiles.num_rows * (at + 1) / tiles.num_tiles;
+    const int64_t begin = at * tile_rows_, end = std::min(begin + tile_rows_, tiles.num_rows);
     out->num_rows = static_cast<int>(end - begin);
     out->slot = span.slot;
     out->kv_head = kv_head;
@@ -150,22 +141,21 @@ void RunTiles(const ExecContext& ctx, const AttentionParams& params, const Plan&
   const int num_threads = ctx.pool->num_threads();
   const int64_t rows = plan.tile_rows();
   const int v_dim = params.kv.v_dim;
-  const int64_t stage = StageFloats(rows, params.kv.k_dim), partial = PartialFloats(rows, v_dim);
-  float* const memory = ctx.workspace->Take<float>(num_threads * (stage + 2 * partial));
+  const int64_t partial = PartialFloats(rows, v_dim), per_thread = ScoreFloats(rows) + 2 * partial;
+  float* const memory = ctx.workspace->Take<float>(num_threads * per_thread);
   TaskCursor* const cursors = ctx.workspace->Take<TaskCursor>(num_threads);
   std::fill_n(cursors, num_threads, TaskCursor());
 
   const auto run = [&](int64_t task, int thread_idx) {
-    float* const mine = memory + thread_idx * (stage + 2 * partial);
-    const TileScratch scratch = ScratchAt(mine, rows, params.kv.k_dim);
-    const PartialRows next = PartialAt(mine + stage, rows), running = PartialAt(mine + stage + partial, rows);
+    float* const mine = memory + thread_idx * per_thread;
+    const PartialRows next = PartialAt(mine, rows), running = PartialAt(mine + partial, rows);
     RowTile tile;
     cursors[thread_idx].MoveTo(plan, params, task, &tile);
-    ChunkRunner<T> runner(params, tile, scratch);
-    StartRunning(running, tile.num_rows);
+    ChunkRunner<T> runner(params, tile, mine + 2 * partial);
     const KvRange chunks = ChunksOf(tile, params.window);
     int64_t tokens = 0;
-    for (int64_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
+    tokens += runner.Run(chunks.begin * kChunkTokens, running);
+    for (int64_t chunk = chunks.begin + 1; chunk < chunks.end; ++chunk) {
       tokens += runner.Run(chunk * kChunkTokens, next);
       MergePartial(next, tile.num_rows, v_dim, running);
     }
@@ -211,8 +201,8 @@ void RunChunks(const ExecContext& ctx, const AttentionParams& params, const Plan
   const int num_threads = ctx.pool->num_threads(), num_slots = kSlotsPerThread * num_threads;
   const int64_t rows = plan.tile_rows();
   const int v_dim = params.kv.v_dim;
-  const int64_t stage = StageFloats(rows, params.kv.k_dim), partial = PartialFloats(rows, v_dim);
-  float* const stages = ctx.workspace->Take<float>(num_threads * stage);
+  const int64_t partial = PartialFloats(rows, v_dim);
+  float* const scores = ctx.workspace->Take<float>(num_threads * ScoreFloats(rows));
   float* const slots = ctx.workspace->Take<float>((num_slots + 1) * partial);
   Part* const parts = ctx.workspace->Take<Part>(num_slots);
   const PartialRows running = PartialAt(slots + num_slots * partial, rows);
@@ -222,7 +212,7 @@ void RunChunks(const ExecContext& ctx, const AttentionParams& params, const Plan
     const Part& part = parts[slot];
     RowTile tile;
     plan.MakeTile(*part.span, part.kv_head, part.tile, &tile);
-    ChunkRunner<T> runner(params, tile, ScratchAt(stages + thread_idx * stage, rows, params.kv.k_dim));
+    ChunkRunner<T> runner(params, tile, scores + thread_idx * ScoreFloats(rows));
     CountKvBytes(ctx, params.kv,
                  runner.Run(part.chunk * kChunkTokens, PartialAt(slots + slot * partial, rows)));
   };
@@ -267,7 +257,7 @@ void AttentionAvx2(const ExecContext& ctx, const AttentionParams& params) {
 int64_t AttentionAvx2WorkspaceBytes(int num_threads, int32_t k_dim, int32_t v_dim) {
   const int64_t rows = MaxTileRows(k_dim, v_dim);
   const int64_t partials = std::max<int64_t>(2 * num_threads, kSlotsPerThread * num_threads + 1);
-  const int64_t floats = num_threads * StageFloats(rows, k_dim) + partials * PartialFloats(rows, v_dim);
+  const int64_t floats = num_threads * ScoreFloats(rows) + partials * PartialFloats(rows, v_dim);
   const int64_t records = num_threads * std::max<int64_t>(sizeof(TaskCursor), kSlotsPerThread * sizeof(Part));
   return floats * int64_t{sizeof(float)} + Workspace::Padded(records);
 }

@@ -1,6 +1,6 @@
-// The definition of Attention: per query row, softmax over the visible tokens in the order of their
-// positions. Scores are F32 dot products summed in double; they are computed twice so that the scratch stays
-// small.
+// The definition of Attention: per query row, softmax over the visible tokens in the
+// order of their positions. Scores are F32 dot products summed in double; they are
+// computed twice so that the scratch stays small.
 #include <cmath>
 #include <limits>
 

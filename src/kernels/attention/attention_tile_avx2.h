@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <numbers>
 #include <type_traits>
 
 #include "kernels/attention/attention_kernels_avx2.h"
@@ -11,16 +12,26 @@
 
 namespace cachalot {
 
-inline constexpr int kMaxTileRows = 72;  // a multiple of the row groups of both products (3 and 6)
-// Up to this many rows the kernels read the cache's own type; more rows pay for converting a stage of it to
-// F32 first.
-inline constexpr int kMaxDirectRows = 8;
-inline constexpr int kStageDims = 64;  // values are staged [kStageTokens, kStageDims]: half of a 32 KB L1
+inline constexpr int kMaxTileRows = 72;  // a multiple of the kernels' row groups
+
+// The second product runs over blocks of this many values of this many tokens: in F16, 8 KB that stay in L1
+// while all rows of the tile pass.
+inline constexpr int kStageDims = 64;
 inline constexpr int kStageTokens = 64;
 
-// Keys are staged whole rows at a time, about as many bytes.
-inline int KeyStageTokens(int k_dim) {
-  return std::clamp(kStageTokens * kStageDims / k_dim / 8 * 8, 8, kStageTokens);
+// As many tokens' keys as stay in L1 while the rows pass. A few rows pass once or twice only: all tokens at
+// once.
+inline int KeyStageTokens(int num_rows, int k_dim) {
+  if (num_rows <= 2 * kMaxGroupRows) return kChunkTokens;
+  return std::clamp(8192 / k_dim / 8 * 8, 8, kChunkTokens);
+}
+
+// Rows per group for the scores. Three rows times four tokens need the fewest loads; where a load also has to
+// convert BF16 (two instructions against F16's one) it pays to share it among six. Measured for 72 rows: 4 %
+// and 5 % each.
+template <typename T>
+inline int ScoreGroupRows(int num_rows) {
+  return std::is_same_v<T, BF16Bits> || num_rows <= 2 * kMaxGroupRows ? kMaxGroupRows : 3;
 }
 
 // The rows that a task may hold so that its queries, scores and sums stay in half of a 512 KB L2.
@@ -39,18 +50,12 @@ struct RowTile {
   int64_t position[kMaxTileRows];
 };
 
-// Unnormalised outputs: row r is sum[r] · softmax-weighted mean, relative to exp(maximum[r]). sum < 0: saw no
-// token yet.
+// Unnormalised outputs: row r is sum[r] · softmax-weighted mean, relative
+// to 2^maximum[r]. sum < 0: saw no token yet.
 struct PartialRows {
   float* maximum;  // [rows]
   float* sum;      // [rows]
   float* out;      // [rows, v_dim]
-};
-
-struct TileScratch {
-  float* scores;       // [rows, kScoreStride]
-  float* key_stage;    // [KeyStageTokens, k_dim]
-  float* value_stage;  // [kStageTokens, kStageDims]
 };
 
 // Addresses of a chunk's tokens, so that neither kernel knows of blocks. Entries around the visible tokens,
@@ -71,8 +76,12 @@ struct ChunkPointers {
       key[t] = block + head * kv.k_head_stride + in_block * kv.k_dim;
       value[t] = block + kv.v_offset + head * kv.v_head_stride + in_block * kv.v_token_stride;
     }
-    for (int t = begin & ~7; t < begin; ++t) key[t] = key[begin];
-    for (int t = end; t < ((end + 7) & ~7); ++t) key[t] = key[end - 1];
+    const auto repeat = [&](int from, int to, int visible) {
+      std::fill(key + from, key + to, key[visible]);
+      std::fill(value + from, value + to, value[visible]);
+    };
+    repeat(begin & ~7, begin, begin);
+    repeat(end, (end + 7) & ~7, end - 1);
   }
 };
 
@@ -96,35 +105,32 @@ struct ChunkRanges {
   }
 };
 
-// Splits rows into the fewest groups of at most `most`, as even as can be: fn(first_row, num_rows).
+// Splits rows into the fewest groups of at most `most`, full ones first, but the last two alike (7 = 4 + 3,
+// not 6 + 1): fn(first_row, num_rows).
 template <typename Fn>
 static inline void ForEachGroup(int num_rows, int most, Fn&& fn) {
-  const int groups = (num_rows + most - 1) / most;
-  for (int g = 0, first = 0; g < groups; ++g) {
-    const int rows = (num_rows - first) / (groups - g);
+  for (int first = 0; first < num_rows;) {
+    const int left = num_rows - first;
+    const int rows = left >= 2 * most ? most : left > most ? (left + 1) / 2 : left;
     fn(first, rows);
     first += rows;
   }
 }
 
-template <typename T>
-static inline void ConvertRow(const T* src, int count, float* dst) {
-  for (int i = 0; i < count; i += 8) _mm256_storeu_ps(dst + i, LoadF32(src + i));
-}
-
+// Computes one chunk for all rows of a tile. Keys and values are read in the cache's own type, where they
+// lie: each value that is loaded and converted serves up to six rows. (Converting a stage of them to F32
+// first was measured: no faster for 72 rows, 20 % slower for 16.)
 template <typename T>
 class ChunkRunner {
  public:
-  ChunkRunner(const AttentionParams& params, const RowTile& tile, TileScratch scratch)
+  // scores: [tile rows, kScoreStride] of scratch.
+  ChunkRunner(const AttentionParams& params, const RowTile& tile, float* scores)
       : params_(params),
+        score_scale_(static_cast<float>(params.scale * std::numbers::log2e)),
         tile_(tile),
-        scratch_(scratch),
-        staged_(!std::is_same_v<T, float> && tile.num_rows > kMaxDirectRows),
-        // With F32 data three rows times four tokens need the fewest loads; where each load also converts,
-        // more rows share it.
-        score_rows_(staged_ || tile.num_rows > kMaxDirectRows ? 3 : kMaxGroupRows) {}
+        scores_(scores) {}
 
-  // Computes the chunk's partial result of all rows; returns the number of tokens read.
+  // Leaves the chunk's partial result in `partial`; returns the number of tokens read.
   int Run(int64_t chunk_begin, const PartialRows& partial) {
     const ChunkRanges ranges(tile_, params_.window, chunk_begin);
     const int v_dim = params_.kv.v_dim;
@@ -135,7 +141,7 @@ class ChunkRunner {
     for (int r = 0; r < tile_.num_rows; ++r) {
       partial.sum[r] = -1.0f;
       if (ranges.begin[r] >= ranges.end[r]) continue;
-      SoftmaxChunk(scratch_.scores + r * kScoreStride, ranges.begin[r], ranges.end[r], &partial.maximum[r],
+      SoftmaxChunk(scores_ + r * kScoreStride, ranges.begin[r], ranges.end[r], &partial.maximum[r],
                    &partial.sum[r]);
       std::fill_n(partial.out + int64_t{r} * v_dim, v_dim, 0.0f);
     }
@@ -150,18 +156,11 @@ class ChunkRunner {
 
  private:
   void Scores(const ChunkRanges& ranges) {
-    const int k_dim = params_.kv.k_dim, stage = staged_ ? KeyStageTokens(k_dim) : kChunkTokens;
+    const int stage = KeyStageTokens(tile_.num_rows, params_.kv.k_dim);
+    Ahead<T> values_ahead;
+    if (!ValueLiesInKey(params_.kv)) values_ahead = {pointers_.value, params_.kv.v_dim * int64_t{sizeof(T)}};
     for (int t = ranges.first / stage * stage; t < ranges.last; t += stage) {
-      const float* staged_keys[kStageTokens];
-      if (staged_) {
-        const int end = std::min(stage, ((ranges.last + 7) & ~7) - t);
-        for (int i = std::max(0, (ranges.first & ~7) - t); i < end; ++i) {
-          float* row = scratch_.key_stage + int64_t{i} * k_dim;
-          ConvertRow(pointers_.key[t + i], k_dim, row);
-          staged_keys[i] = row;
-        }
-      }
-      ForEachGroup(tile_.num_rows, score_rows_, [&](int row, int rows) {
+      ForEachGroup(tile_.num_rows, ScoreGroupRows<T>(tile_.num_rows), [&](int row, int rows) {
         int begin = kChunkTokens, end = 0;
         for (int r = row; r < row + rows; ++r) {
           if (ranges.begin[r] >= ranges.end[r]) continue;
@@ -171,37 +170,17 @@ class ChunkRunner {
         begin = std::max(begin, t) & ~7;
         end = (std::min(end, t + stage) + 7) & ~7;
         if (begin >= end) return;
-        float* scores = scratch_.scores + row * kScoreStride;
-        if (staged_) {
-          ScoreGroup<float>(rows, tile_.q + row, staged_keys, k_dim, params_.scale, begin - t, end - t,
-                            scores + t);
-        } else {
-          ScoreGroup<T>(rows, tile_.q + row, pointers_.key, k_dim, params_.scale, begin, end, scores);
-        }
+        ScoreGroup<T>(rows, tile_.q + row, pointers_.key, params_.kv.k_dim, score_scale_, begin, end,
+                      scores_ + row * kScoreStride, row == 0 ? values_ahead : Ahead<T>{});
       });
     }
   }
 
-  // Adds tokens [begin, end) of at most one stage to `dims` values of all rows' sums.
-  void WeighStage(const ChunkRanges& ranges, int begin, int end, int d, int dims, float* out) {
-    if (staged_) {
-      const float* staged_values[kStageTokens];
-      for (int t = begin; t < end; ++t) {
-        float* row = scratch_.value_stage + (t - begin) * kStageDims;
-        ConvertRow(pointers_.value[t] + d, dims, row);
-        staged_values[t - begin] = row;
-      }
-      WeighAllRows<float>(ranges, begin, end, staged_values, begin, 0, dims, out);
-    } else {
-      WeighAllRows<T>(ranges, begin, end, pointers_.value, 0, d, dims, out);
-    }
-  }
-
-  // values[t - base] + at: token t's. Tokens that only some rows of a group see are added row by row: a
-  // weight of zero would not do, since zero times a value that the row must not see can be NaN.
-  template <typename V>
-  void WeighAllRows(const ChunkRanges& ranges, int stage_begin, int stage_end, const V* const* values,
-                    int base, int64_t at, int dims, float* out) {
+  // Adds tokens [stage_begin, stage_end) to `dims` values of all rows' sums. Tokens that only some rows of a
+  // group see are added row by row: a weight of zero would not do, since zero times a value that the row must
+  // not see can be NaN.
+  void WeighStage(const ChunkRanges& ranges, int stage_begin, int stage_end, int64_t at, int dims,
+                  float* out) {
     const int64_t stride = params_.kv.v_dim;
     ForEachGroup(tile_.num_rows, kMaxGroupRows, [&](int row, int rows) {
       int all_begin = stage_begin, all_end = stage_end;
@@ -209,12 +188,12 @@ class ChunkRunner {
         all_begin = std::max<int>(all_begin, ranges.begin[r]);
         all_end = std::min<int>(all_end, ranges.end[r]);
       }
+      if (all_begin >= all_end) all_begin = all_end = stage_end;
       const auto weigh = [&](int first_row, int num_rows, int begin, int end) {
         if (begin >= end) return;
-        WeighGroup<V>(num_rows, scratch_.scores + first_row * kScoreStride + base, values, at, dims,
-                      begin - base, end - base, out + first_row * stride, stride);
+        WeighGroup<T>(num_rows, scores_ + first_row * kScoreStride, pointers_.value, at, dims, begin, end,
+                      out + first_row * stride, stride);
       };
-      if (all_begin >= all_end) all_begin = all_end = stage_end;
       for (int r = row; r < row + rows; ++r) {
         weigh(r, 1, std::max<int>(stage_begin, ranges.begin[r]), std::min<int>(all_begin, ranges.end[r]));
       }
@@ -224,10 +203,9 @@ class ChunkRunner {
   }
 
   const AttentionParams& params_;
+  const float score_scale_;  // scores are exponents to base 2
   const RowTile& tile_;
-  const TileScratch scratch_;
-  const bool staged_;
-  const int score_rows_;
+  float* const scores_;
   ChunkPointers<T> pointers_;
 };
 
@@ -245,7 +223,7 @@ static inline void MergePartial(const PartialRows& next, int num_rows, int v_dim
       continue;
     }
     const float maximum = std::max(running.maximum[r], next.maximum[r]);
-    const auto factor = [&](float m) { return m == maximum ? 1.0f : std::exp(m - maximum); };
+    const auto factor = [&](float m) { return m == maximum ? 1.0f : std::exp2(m - maximum); };
     const float keep = factor(running.maximum[r]), gain = factor(next.maximum[r]);
     running.maximum[r] = maximum;
     running.sum[r] = running.sum[r] * keep + next.sum[r] * gain;

@@ -17,8 +17,8 @@ static inline __m256i FirstLanes(int count) {
 
 // ((l0+l2)+(l1+l3)) + ((l4+l6)+(l5+l7)): the one order in which eight lanes are summed.
 static inline float ReduceAdd(__m256 v) {
-  const __m256 pairs = _mm256_add_ps(v, _mm256_shuffle_ps(v, v, _MM_SHUFFLE(3, 2, 3, 2)));  // l0+l2, l1+l3
-  const __m256 fours = _mm256_add_ps(pairs, _mm256_shuffle_ps(pairs, pairs, _MM_SHUFFLE(1, 1, 1, 1)));
+  const __m256 pairs = _mm256_add_ps(v, _mm256_permute_ps(v, _MM_SHUFFLE(1, 0, 3, 2)));
+  const __m256 fours = _mm256_add_ps(pairs, _mm256_permute_ps(pairs, _MM_SHUFFLE(2, 3, 0, 1)));
   return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(fours), _mm256_extractf128_ps(fours, 1)));
 }
 

@@ -34,9 +34,9 @@ class TestKv {
   // key: k_dim values, value: v_dim values (ignored when it lies within the key); rounded to the dtype.
   void Write(int64_t slot, int64_t head, int64_t position, std::span<const float> key,
              std::span<const float> value);
-  // Random keys and values for tokens [0, kv_len) of each slot. A token's content depends on (seed,
-  // content_id of the slot, head, position) alone: never on the block size, the dtype's layout or the other
-  // slots.
+  // Random keys and values for tokens [0, kv_len) of each slot. A token's content
+  // depends on (seed, content_id of the slot, head, position) alone: never on the block
+  // size, the dtype's layout or the other slots.
   void FillNormal(std::span<const int32_t> kv_lens, std::span<const int64_t> content_ids,
                   float key_scale = 1.0f);
 

@@ -1,6 +1,9 @@
 // The passes over a row, AVX2. Bound: the row's bytes from L2 or L3 (a vocabulary of 150,000 is 600 KB).
 #include <immintrin.h>
 
+#include <algorithm>
+#include <numbers>
+
 #include "kernels/common/avx2.h"
 #include "kernels/common/exp_avx2.h"
 #include "kernels/sample/sample_primitives.h"
@@ -57,17 +60,24 @@ TokenLogit FindLargest(const float* logits, int32_t count) {
   }
 }
 
-__m256 Weight(__m256 logit, __m256 largest, __m256 inverse_temperature) {
-  const __m256 x = _mm256_mul_ps(_mm256_sub_ps(logit, largest), inverse_temperature);
-  const __m256 valid = _mm256_and_ps(ExpNonPositive(x), _mm256_cmp_ps(logit, logit, _CMP_ORD_Q));
+__m256 Rate(float inverse_temperature) {
+  const double rate =
+      std::min(inverse_temperature * std::numbers::log2e, double{std::numeric_limits<float>::max()});
+  return _mm256_set1_ps(static_cast<float>(rate));
+}
+
+// rate: log2(e) / temperature.
+__m256 Weight(__m256 logit, __m256 largest, __m256 rate) {
+  const __m256 x = _mm256_mul_ps(_mm256_sub_ps(logit, largest), rate);
+  const __m256 valid = _mm256_and_ps(Exp2NonPositive(x), _mm256_cmp_ps(logit, logit, _CMP_ORD_Q));
   return _mm256_blendv_ps(valid, _mm256_set1_ps(1.0f), _mm256_cmp_ps(logit, largest, _CMP_EQ_OQ));
 }
 
 double SumWeights(const float* logits, int32_t count, float largest, float inverse_temperature) {
-  const __m256 top = _mm256_set1_ps(largest), inverse = _mm256_set1_ps(inverse_temperature);
+  const __m256 top = _mm256_set1_ps(largest), rate = Rate(inverse_temperature);
   __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
   for (int32_t i = 0; i < count; i += 8) {
-    __m256 weight = Weight(LoadLogits(logits + i, count - i), top, inverse);
+    __m256 weight = Weight(LoadLogits(logits + i, count - i), top, rate);
     if (count - i < 8) weight = _mm256_and_ps(weight, _mm256_castsi256_ps(FirstLanes(count - i)));
     low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm256_castps256_ps128(weight)));
     high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm256_extractf128_ps(weight, 1)));
@@ -78,12 +88,11 @@ double SumWeights(const float* logits, int32_t count, float largest, float inver
 }
 
 void Weights(const float* logits, int32_t count, float largest, float inverse_temperature, float* out) {
-  const __m256 top = _mm256_set1_ps(largest), inverse = _mm256_set1_ps(inverse_temperature);
+  const __m256 top = _mm256_set1_ps(largest), rate = Rate(inverse_temperature);
   int32_t i = 0;
-  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(out + i, Weight(_mm256_loadu_ps(logits + i), top, inverse));
+  for (; i + 8 <= count; i += 8) _mm256_storeu_ps(out + i, Weight(_mm256_loadu_ps(logits + i), top, rate));
   if (i < count) {
-    _mm256_maskstore_ps(out + i, FirstLanes(count - i),
-                        Weight(LoadLogits(logits + i, count - i), top, inverse));
+    _mm256_maskstore_ps(out + i, FirstLanes(count - i), Weight(LoadLogits(logits + i, count - i), top, rate));
   }
 }
 

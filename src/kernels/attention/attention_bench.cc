@@ -1,0 +1,106 @@
+// Attention against the machine's roofs. Columns: best time of a call, GFLOP/s and GB/s at
+// that time, and both as per cent of what this machine reached in the same run (F32
+// multiply-adds from registers; reads from memory).
+//   cachalot_kernels_bench --benchmark_filter=Attention
+// A cache that is smaller than L3 is read from there: its GB/s may exceed the roof.
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+
+#include "kernels/attention/attention.h"
+#include "kernels/common/kv_testing.h"
+#include "kernels/common/roofs.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int kThreads = 2;
+
+struct Model {
+  const char* name;
+  int32_t num_q_heads, num_kv_heads, k_dim, v_dim;
+  bool mla;
+};
+constexpr Model kModels[] = {
+    {"smollm2-135m", 9, 3, 64, 64, false},        {"llama-8b", 32, 8, 128, 128, false},
+    {"qwen-7b", 28, 4, 128, 128, false},          {"mha-16x64", 16, 16, 64, 64, false},
+    {"mla-16-heads", 16, 1, 576, 512, true},      {"mla-128-heads", 128, 1, 576, 512, true},
+    {"mla-expanded-16", 16, 16, 192, 128, false},
+};
+
+struct Load {
+  const char* name;
+  int32_t num_seqs, q_len, kv_len;
+};
+constexpr Load kLoads[] = {
+    {"decode/1x512", 1, 1, 512},  {"decode/1x4096", 1, 1, 4096},         {"decode/8x1024", 8, 1, 1024},
+    {"prefill/512", 1, 512, 512}, {"prefill/512-of-2048", 1, 512, 2048}, {"prefill/32-of-1024", 1, 32, 1024},
+};
+
+void Run(benchmark::State& state, const Model& model, const Load& load, DType dtype) {
+  static const double fma_roof = FmaRoofGflops(kThreads), read_roof = ReadRoofGbps(kThreads);
+  const KvShape shape{.dtype = dtype,
+                      .num_kv_heads = model.num_kv_heads,
+                      .k_dim = model.k_dim,
+                      .v_dim = model.v_dim,
+                      .block_tokens = 64,
+                      .value_in_key = model.mla};
+  const std::vector<int32_t> kv_lens(load.num_seqs, load.kv_len);
+  const std::vector<int64_t> ids(load.num_seqs, 1);
+  TestKv cache(shape, kv_lens);
+  cache.FillNormal(kv_lens, ids);
+  std::vector<SeqSpan> spans;
+  for (int32_t i = 0; i < load.num_seqs; ++i) spans.push_back({i, i * load.q_len, load.q_len, load.kv_len});
+  const int64_t rows = int64_t{load.num_seqs} * load.q_len;
+  const int64_t q_token = int64_t{model.num_q_heads} * model.k_dim,
+                out_token = int64_t{model.num_q_heads} * model.v_dim;
+  TestRng rng(1);
+  const std::vector<float> q = rng.NormalVector(rows * q_token);
+  std::vector<float> out(rows * out_token);
+  TestContext ctx(BestIsa(), kThreads);
+  const AttentionParams params{.spans = spans,
+                               .q = q.data(),
+                               .q_token_stride = q_token,
+                               .q_head_stride = model.k_dim,
+                               .num_q_heads = model.num_q_heads,
+                               .scale = 0.1f,
+                               .kv = cache.view(),
+                               .out = out.data(),
+                               .out_token_stride = out_token,
+                               .out_head_stride = model.v_dim};
+  Attention(ctx, params);
+  const double bytes = static_cast<double>(ctx.counters().kv_bytes.load());
+  const double pairs =
+      load.num_seqs * (load.q_len * (load.kv_len - load.q_len) + load.q_len * (load.q_len + 1) / 2.0);
+  const double flops = pairs * model.num_q_heads * 2 * (model.k_dim + model.v_dim);
+  double best = 1e9;
+  for (auto _ : state) {
+    const auto begin = std::chrono::steady_clock::now();
+    Attention(ctx, params);
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  state.counters["best_us"] = best * 1e6;
+  state.counters["GFLOPs"] = flops / best * 1e-9;
+  state.counters["%fma"] = fma_roof > 0 ? 100 * flops / best * 1e-9 / fma_roof : 0;
+  state.counters["GB/s"] = bytes / best * 1e-9;
+  state.counters["%read"] = 100 * bytes / best * 1e-9 / read_roof;
+}
+
+const bool kRegistered = [] {
+  for (const Model& model : kModels) {
+    for (const Load& load : kLoads) {
+      for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+        const std::string name = fmt::format("Attention/{}/{}/{}", model.name, load.name, DTypeName(dtype));
+        benchmark::RegisterBenchmark(name.c_str(),
+                                     [=](benchmark::State& state) { Run(state, model, load, dtype); })
+            ->Unit(benchmark::kMicrosecond)
+            ->UseRealTime()
+            ->MinTime(0.3);
+      }
+    }
+  }
+  return true;
+}();
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,89 @@
+#include "kernels/common/roofs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "base/cpu_features.h"
+#include "base/thread_pool.h"
+#include "tensor/buffer.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace cachalot {
+namespace {
+
+constexpr int kRepeats = 12;
+
+template <typename Fn>
+double Seconds(Fn&& fn) {
+  const auto begin = std::chrono::steady_clock::now();
+  fn();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2,fma"))) float MultiplyAdds(int64_t count, float seed) {
+  __m256 sum[12];
+  for (int i = 0; i < 12; ++i) sum[i] = _mm256_set1_ps(seed + static_cast<float>(i));
+  const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(seed);
+  for (int64_t n = 0; n < count; ++n) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) sum[i] = _mm256_fmadd_ps(sum[i], factor, term);
+  }
+  for (int i = 1; i < 12; ++i) sum[0] = _mm256_add_ps(sum[0], sum[i]);
+  return _mm256_cvtss_f32(sum[0]);
+}
+#endif
+
+}  // namespace
+
+double ReadRoofGbps(int num_threads) {
+  constexpr int64_t kBytes = int64_t{192} << 20, kParts = 64, kWords = kBytes / 8 / kParts;
+  ThreadPool pool(num_threads);
+  Buffer buffer = Buffer::Allocate(kBytes).value();
+  std::vector<uint64_t> sums(kParts);
+  pool.ParallelFor(
+      kParts, [&](int64_t part, int) { std::fill_n(buffer.as<uint64_t>() + part * kWords, kWords, part); });
+  double best = 0;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const double seconds = Seconds([&] {
+      pool.ParallelFor(kParts, [&](int64_t part, int) {
+        const uint64_t* words = buffer.as<uint64_t>() + part * kWords;
+        uint64_t sum[8] = {};
+        for (int64_t i = 0; i < kWords; i += 8) {
+          for (int j = 0; j < 8; ++j) sum[j] += words[i + j];
+        }
+        for (uint64_t s : sum) sums[part] += s;
+      });
+    });
+    best = std::max(best, static_cast<double>(kBytes) / seconds * 1e-9);
+  }
+  volatile uint64_t used = sums[0];  // or the loops would be removed
+  static_cast<void>(used);
+  return best;
+}
+
+double FmaRoofGflops(int num_threads) {
+#if defined(__x86_64__)
+  if (BestIsa() < Isa::kAvx2) return 0;
+  constexpr int64_t kCount = 300'000;
+  ThreadPool pool(num_threads);
+  volatile float used = 0;
+  double best = 0;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const double seconds = Seconds([&] {
+      pool.ParallelFor(num_threads,
+                       [&](int64_t part, int) { used = MultiplyAdds(kCount, static_cast<float>(part)); });
+    });
+    best = std::max(best, num_threads * static_cast<double>(kCount) * 12 * 16 / seconds * 1e-9);
+  }
+  return best;
+#else
+  return 0;
+#endif
+}
+
+}  // namespace cachalot
