@@ -34,9 +34,12 @@ Result<BenchSample> Measure(Session& session, const BenchCase& bench, const Stop
     request.prompt_ids = MadeUpPrompt(bench.prompt > 0 ? bench.prompt : 1, i, runtime.info().vocab_size);
     request.max_tokens = bench.prompt > 0 ? 1 : bench.generate;
     request.ignore_eos = true;
-    RETURN_IF_ERROR(session.engine().Submit(std::move(request), [&status](const RequestOutput& output) {
-      if (!output.error.ok()) status = output.error;
-    }).status());
+    RETURN_IF_ERROR(session.engine()
+                        .Submit(std::move(request),
+                                [&status](const RequestOutput& output) {
+                                  if (!output.error.ok()) status = output.error;
+                                })
+                        .status());
   }
   while (session.engine().HasWork()) {
     if (stop.interrupted()) return Cancelled("interrupted");

@@ -1,4 +1,5 @@
-// One measurement of `bench`: a number of equal sequences through an engine, timed, with the bytes that were moved.
+// One measurement of `bench`: a number of equal sequences through an engine, timed, with the bytes that were
+// moved.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ struct BenchCase {
 
 struct BenchSample {
   double seconds = 0.0;
-  int64_t tokens = 0;      // over all sequences
-  int64_t moved_bytes = 0; // weights and KV cache read from memory
+  int64_t tokens = 0;       // over all sequences
+  int64_t moved_bytes = 0;  // weights and KV cache read from memory
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   double bytes_per_second() const { return static_cast<double>(moved_bytes) / seconds; }

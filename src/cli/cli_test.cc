@@ -24,7 +24,8 @@ TEST(NearestTest, Distances) {
 }
 
 TEST(NearestTest, Words) {
-  const std::vector<std::string> known = {"--temp", "--threads", "--top-k", "--top-p", "--min-p", "-m", "--model"};
+  const std::vector<std::string> known = {"--temp",  "--threads", "--top-k", "--top-p",
+                                          "--min-p", "-m",        "--model"};
   EXPECT_EQ(Nearest("--tmep", known), "--temp");
   EXPECT_EQ(Nearest("--temperature", known), "--temp");
   EXPECT_EQ(Nearest("--thread", known), "--threads");
@@ -59,8 +60,8 @@ struct Values {
 
 TEST(FlagSetTest, EverySpelling) {
   Values v;
-  const Status status = v.Parse({"-n", "-1", "--temp=1.5", "-p", "--not-a-flag", "-fa", "off", "--fast", "-r", "a", "--stop", "b",
-                                 "-t", "1,2,8", "thing", "-s", "9223372036854775807"});
+  const Status status = v.Parse({"-n", "-1", "--temp=1.5", "-p", "--not-a-flag", "-fa", "off", "--fast", "-r",
+                                 "a", "--stop", "b", "-t", "1,2,8", "thing", "-s", "9223372036854775807"});
   ASSERT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(v.number, -1);
   EXPECT_FLOAT_EQ(v.temp, 1.5f);
@@ -90,7 +91,9 @@ TEST(FlagSetTest, DefaultsStayAndTheLastCounts) {
 }
 
 TEST(FlagSetTest, ErrorsNameValueAndLimit) {
-  const auto message = [](std::vector<std::string> args) { return Values().Parse(std::move(args)).message(); };
+  const auto message = [](std::vector<std::string> args) {
+    return Values().Parse(std::move(args)).message();
+  };
   EXPECT_THAT(message({"-n", "101"}), HasSubstr("-n: '101' is no whole number in -1..100"));
   EXPECT_THAT(message({"-n", "1x"}), HasSubstr("'1x'"));
   EXPECT_THAT(message({"-n", ""}), HasSubstr("''"));
@@ -154,7 +157,8 @@ TEST(SamplingFlagsTest, ModelDefaultsYieldToFlags) {
   EXPECT_FLOAT_EQ(request.sampling.logit_bias[1].bias, -2.0f);
   EXPECT_THAT(request.stop_strings, ElementsAre("a\nb"));
   EXPECT_GE(flags.seed, 0);
-  for (const char* bad : {"5", "x+1", "5+", "-5+1", "5+nan", "+1"}) EXPECT_FALSE(ParseLogitBias(bad).ok()) << bad;
+  for (const char* bad : {"5", "x+1", "5+", "-5+1", "5+nan", "+1"})
+    EXPECT_FALSE(ParseLogitBias(bad).ok()) << bad;
 }
 
 TEST(ConversationTest, DropsTheOldestTurns) {
@@ -237,7 +241,8 @@ TEST(ScoreWindowsTest, CountsEachScoredTokenOnce) {
   EXPECT_EQ(totals->count(), 15);
   EXPECT_DOUBLE_EQ(totals->mean_nll(), wanted / 15);
   EXPECT_EQ(engine.most_waiting, 3u);
-  EXPECT_EQ(ScoreWindows(engine, windows, 3, [](auto...) { return false; }).status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(ScoreWindows(engine, windows, 3, [](auto...) { return false; }).status().code(),
+            StatusCode::kCancelled);
 }
 
 }  // namespace

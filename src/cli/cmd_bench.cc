@@ -1,5 +1,5 @@
-// cachalot bench: speed of prompts and of generation over lists of sizes, threads and batches, against the memory
-// bandwidth that the same threads reach in the same run.
+// cachalot bench: speed of prompts and of generation over lists of sizes, threads and batches, against the
+// memory bandwidth that the same threads reach in the same run.
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,7 +69,9 @@ int64_t RoofBytes() {
 
 Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {
   ModelOptions options = flags.model.options;
-  const auto largest = [](const std::vector<int32_t>& list) { return *std::max_element(list.begin(), list.end()); };
+  const auto largest = [](const std::vector<int32_t>& list) {
+    return *std::max_element(list.begin(), list.end());
+  };
   options.max_seqs = largest(flags.batches);
   options.max_step_tokens = flags.step_tokens;
   if (options.context == 0) options.context = std::max(largest(flags.prompts), largest(flags.generates)) + 1;
@@ -78,7 +80,8 @@ Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {
     ThreadSetup setup;
     setup.threads = options.num_threads = threads > 0 ? threads : NumPhysicalCores();
     ASSIGN_OR_RETURN(setup.session, Session::Open(options));
-    ASSIGN_OR_RETURN(setup.roof, MeasureReadBandwidth(setup.session->bundle().runtime->pool(), RoofBytes(), 3));
+    ASSIGN_OR_RETURN(setup.roof,
+                     MeasureReadBandwidth(setup.session->bundle().runtime->pool(), RoofBytes(), 3));
     setups.push_back(std::move(setup));
   }
   return setups;
@@ -100,13 +103,15 @@ std::vector<Row> MakeRows(const BenchFlags& flags, std::vector<ThreadSetup>* set
 }
 
 std::string Table(const BenchFlags& flags, const std::vector<Row>& rows) {
-  std::string text = fmt::format("{}\n{:>7} {:>6} {:>8} {:>12} {:>23} {:>8} {:>8} {:>8}\n", flags.model.Place(),
-                                 "threads", "batch", "test", "tokens/s", "min .. max", "spread", "GB/s", "of roof");
+  std::string text =
+      fmt::format("{}\n{:>7} {:>6} {:>8} {:>12} {:>23} {:>8} {:>8} {:>8}\n", flags.model.Place(), "threads",
+                  "batch", "test", "tokens/s", "min .. max", "spread", "GB/s", "of roof");
   for (const auto& row : rows) {
     const Spread speed = row.Speed();
-    text += fmt::format("{:>7} {:>6} {:>8} {:>12.2f} {:>23} {:>7.1f}% {:>8.2f} {:>7.1f}%\n", row.bench.threads,
-                        row.bench.batch, row.test(), speed.median, fmt::format("{:.2f} .. {:.2f}", speed.min, speed.max),
-                        100 * speed.iqr / speed.median, row.Moved() / 1e9, 100 * row.Moved() / row.setup->roof);
+    text += fmt::format("{:>7} {:>6} {:>8} {:>12.2f} {:>23} {:>7.1f}% {:>8.2f} {:>7.1f}%\n",
+                        row.bench.threads, row.bench.batch, row.test(), speed.median,
+                        fmt::format("{:.2f} .. {:.2f}", speed.min, speed.max), 100 * speed.iqr / speed.median,
+                        row.Moved() / 1e9, 100 * row.Moved() / row.setup->roof);
   }
   for (const auto& row : rows) {
     if (&row == &rows[0] || row.setup != (&row - 1)->setup) {
@@ -159,7 +164,9 @@ Status Bench(const BenchFlags& flags, Output* output) {
   // Interleaved: what the machine does meanwhile meets every row alike. Round 0 only warms up.
   for (int32_t round = 0; round <= flags.repeats; ++round) {
     for (auto& row : rows) {
-      if (show) PrintNote(fmt::format("\rround {} of {}: {} threads, batch {}, {}   ", round, flags.repeats, row.bench.threads, row.bench.batch, row.test()));
+      if (show)
+        PrintNote(fmt::format("\rround {} of {}: {} threads, batch {}, {}   ", round, flags.repeats,
+                              row.bench.threads, row.bench.batch, row.test()));
       ASSIGN_OR_RETURN(const BenchSample sample, Measure(*row.setup->session, row.bench, stop));
       if (round > 0) row.samples.push_back(sample);
     }
@@ -174,11 +181,14 @@ int BenchCommand(Args args) {
   BenchFlags flags;
   FlagSet set("bench -m FILE|FOLDER -p 512 -n 128 -t 1,2 -b 1,8",
               "Speed of prompts (pp) and of generation (tg), for every combination of the lists.");
-  set.Ints("-p,--prompt,--n-prompt", &flags.prompts, 0, 1 << 24, "N,…", "lengths of prompts (default 512; 0: none)");
-  set.Ints("-n,--n-predict,--n-gen", &flags.generates, 0, 1 << 24, "N,…", "tokens to generate (default 128; 0: none)");
+  set.Ints("-p,--prompt,--n-prompt", &flags.prompts, 0, 1 << 24, "N,…",
+           "lengths of prompts (default 512; 0: none)");
+  set.Ints("-n,--n-predict,--n-gen", &flags.generates, 0, 1 << 24, "N,…",
+           "tokens to generate (default 128; 0: none)");
   set.Ints("-t,--threads", &flags.threads, 0, 1024, "N,…", "threads (0: physical cores)");
   set.Ints("-b,--batch", &flags.batches, 1, 4096, "N,…", "sequences in one forward (default 1)");
-  set.Int("-ub,--step-tokens", &flags.step_tokens, 1, 1 << 20, "N", "tokens in one step at most (default 512)");
+  set.Int("-ub,--step-tokens", &flags.step_tokens, 1, 1 << 20, "N",
+          "tokens in one step at most (default 512)");
   set.Int("-r,--repeats", &flags.repeats, 1, 10000, "N", "repeats, interleaved (default 5)");
   set.Switch("--json", &flags.json, "as JSON");
   flags.model.Declare(&set, ModelFlags::kWithoutBatch);
@@ -187,7 +197,8 @@ int BenchCommand(Args args) {
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
   const Status status = Bench(flags, &output);
-  return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted : ExitWith(status, output);
+  return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted
+                                                                     : ExitWith(status, output);
 }
 
 }  // namespace cachalot

@@ -42,7 +42,8 @@ class Chat {
   // The exit code, or what ended the chat.
   Result<int> Loop() {
     if (editor_.is_terminal()) {
-      Note(fmt::format("{}, context {} tokens. /help lists the commands.\n", flags_.model.Place(), Context()));
+      Note(
+          fmt::format("{}, context {} tokens. /help lists the commands.\n", flags_.model.Place(), Context()));
     }
     if (!flags_.prompt.empty()) RETURN_IF_ERROR(Ask(flags_.prompt));
     bool warned = false;
@@ -78,7 +79,8 @@ class Chat {
 
   // One message: lines joined by a backslash at their end, or standing between """ and """.
   LineEditor::Outcome ReadMessage(std::string* text) {
-    const std::string first = color_ ? "\x1b[1;32m> \x1b[0m" : "> ", next = color_ ? "\x1b[32m. \x1b[0m" : ". ";
+    const std::string first = color_ ? "\x1b[1;32m> \x1b[0m" : "> ",
+                      next = color_ ? "\x1b[32m. \x1b[0m" : ". ";
     constexpr std::string_view kFence = "\"\"\"";
     bool fenced = false;
     for (;;) {
@@ -128,8 +130,10 @@ class Chat {
         return Status::Ok();
       }
       const Status saved = WriteFileAtomically(rest, conversation_.Json(2) + "\n");
-      if (saved.ok()) Note("(saved)\n");
-      else PrintError(saved.message());
+      if (saved.ok())
+        Note("(saved)\n");
+      else
+        PrintError(saved.message());
     } else if (name == "/stats") {
       PrintNote(fmt::format("load      {:.2f} s\n{}context   {} of {} tokens, {} turns\nseed      {}\n",
                             session_.load_seconds(), StatsText(stats_), context_used_, Context(),

@@ -46,9 +46,9 @@ Status Write(const DummyRequest& request) {
   if (show) PrintNote("\r\x1b[K");
   RETURN_IF_ERROR(report.status());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  PrintNote(fmt::format("{}: {} with {} layers, {}, vocabulary {}, {:.1f} MB in {:.1f} s\n", request.out, request.spec,
-                        report->layers, DTypeName(report->type), report->vocab_size, static_cast<double>(bytes) / 1e6,
-                        seconds));
+  PrintNote(fmt::format("{}: {} with {} layers, {}, vocabulary {}, {:.1f} MB in {:.1f} s\n", request.out,
+                        request.spec, report->layers, DTypeName(report->type), report->vocab_size,
+                        static_cast<double>(bytes) / 1e6, seconds));
   return Status::Ok();
 }
 
@@ -58,11 +58,12 @@ int DummyCommand(Args args) {
   DummyRequest request;
   bool list = false;
   FlagSet set("dummy SPEC -o FILE.gguf|FOLDER",
-              "Writes a model with generated weights and a vocabulary of made-up words. SPEC is one of\n" + SpecList() +
-                  ".");
+              "Writes a model with generated weights and a vocabulary of made-up words. SPEC is one of\n" +
+                  SpecList() + ".");
   set.Positional("SPEC", &request.spec, "which model's shape");
   set.Int("--layers", &request.layers, 0, 1000, "N", "layers (0: the model's own)");
-  set.String("--type", &request.type, "TYPE", "f32, f16, bf16, q8_0, q4_0, q4_1 (GGUF), fp8 (folder)\n(default: the model's own)");
+  set.String("--type", &request.type, "TYPE",
+             "f32, f16, bf16, q8_0, q4_0, q4_1 (GGUF), fp8 (folder)\n(default: the model's own)");
   set.String("--vocab", &request.vocab, "FILE|FOLDER", "take the vocabulary from this GGUF file or folder");
   set.String("-o,--out", &request.out, "FILE|FOLDER", "FILE.gguf, or a folder for the Hugging Face layout");
   set.Switch("--list", &list, "print the names of the specs");

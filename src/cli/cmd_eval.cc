@@ -1,4 +1,5 @@
-// cachalot eval ppl: perplexity of a text, by llama.cpp's protocol or by windows in which every token is scored.
+// cachalot eval ppl: perplexity of a text, by llama.cpp's protocol or by windows in which every token is
+// scored.
 #include <unistd.h>
 
 #include <chrono>
@@ -37,8 +38,8 @@ Result<std::vector<int32_t>> ReadTokens(const FlagSet& set, const PplFlags& flag
     ASSIGN_OR_RETURN(const Tokenizer* tokenizer, session.tokenizer());
     // Chunks are cut from the text as llama.cpp would begin and end it; windows get their BOS later.
     const bool chunks = flags.window == 0;
-    ASSIGN_OR_RETURN(const std::string text, flags.text.Read(set, chunks ? PromptFlags::Use::kPrompt
-                                                                         : PromptFlags::Use::kExactText));
+    ASSIGN_OR_RETURN(const std::string text,
+                     flags.text.Read(set, chunks ? PromptFlags::Use::kPrompt : PromptFlags::Use::kExactText));
     ASSIGN_OR_RETURN(tokens, tokenizer->Encode(text, {.add_special = chunks, .parse_special = false}));
   }
   if (flags.limit_tokens > 0 && static_cast<int64_t>(tokens.size()) > flags.limit_tokens) {
@@ -65,16 +66,15 @@ Status Evaluate(const FlagSet& set, PplFlags* flags, Output* output) {
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const auto totals = ScoreWindows(session->engine(), windows, flags->parallel,
-                                   [&](int64_t done, int64_t total, const PplTotals& so_far) {
-                                     if (show) {
-                                       PrintNote(fmt::format("\r{} of {} windows, perplexity {:.4f}, {:.0f} s left   ",
-                                                             done, total, so_far.perplexity(),
-                                                             seconds() / static_cast<double>(done) *
-                                                                 static_cast<double>(total - done)));
-                                     }
-                                     return !stop.interrupted();
-                                   });
+  const auto totals = ScoreWindows(
+      session->engine(), windows, flags->parallel, [&](int64_t done, int64_t total, const PplTotals& so_far) {
+        if (show) {
+          PrintNote(fmt::format("\r{} of {} windows, perplexity {:.4f}, {:.0f} s left   ", done, total,
+                                so_far.perplexity(),
+                                seconds() / static_cast<double>(done) * static_cast<double>(total - done)));
+        }
+        return !stop.interrupted();
+      });
   if (show) PrintNote("\r\x1b[K");
   RETURN_IF_ERROR(totals.status());
 
@@ -95,21 +95,25 @@ Status Evaluate(const FlagSet& set, PplFlags* flags, Output* output) {
                                          {"tokens_per_second", speed}};
     return output->Write(json.dump(2) + "\n");
   }
-  return output->Write(fmt::format(
-      "perplexity {:.4f} +/- {:.4f}\nmean NLL   {:.6f} +/- {:.6f}\n{} tokens scored in {} {} of {}, {:.1f} s, {:.0f} tokens/s\n",
-      totals->perplexity(), error, totals->mean_nll(), totals->nll_error(), totals->count(), windows.size(),
-      flags->window > 0 ? "windows" : "chunks", context, took, speed));
+  return output->Write(
+      fmt::format("perplexity {:.4f} +/- {:.4f}\nmean NLL   {:.6f} +/- {:.6f}\n{} tokens scored in {} {} of "
+                  "{}, {:.1f} s, {:.0f} tokens/s\n",
+                  totals->perplexity(), error, totals->mean_nll(), totals->nll_error(), totals->count(),
+                  windows.size(), flags->window > 0 ? "windows" : "chunks", context, took, speed));
 }
 
 int PplCommand(Args args) {
   PplFlags flags;
   flags.model.options.context = 512;
   FlagSet set("eval ppl -m FILE|FOLDER -f TEXT -c N",
-              "Perplexity of a text. Without --window as llama-perplexity measures it: chunks of N tokens, the second\n"
-              "half of each is scored. With --window N --bos: pieces of N-1 tokens with BOS before each, every token is\n"
+              "Perplexity of a text. Without --window as llama-perplexity measures it: chunks of N tokens, "
+              "the second\n"
+              "half of each is scored. With --window N --bos: pieces of N-1 tokens with BOS before each, "
+              "every token is\n"
               "scored.");
   flags.text.Declare(&set);
-  set.String("--tokens", &flags.tokens, "1,2,3|FILE", "instead of a text: ids, FILE.json or FILE.safetensors:NAME");
+  set.String("--tokens", &flags.tokens, "1,2,3|FILE",
+             "instead of a text: ids, FILE.json or FILE.safetensors:NAME");
   set.Int("--window", &flags.window, 2, 1 << 30, "N", "windows of N tokens, BOS counted");
   set.Switch("--bos", &flags.bos, "said with --window: each begins with BOS");
   set.Int("--limit-tokens", &flags.limit_tokens, 0, INT64_MAX, "N", "only the first N tokens (0: all)");
@@ -130,7 +134,8 @@ int PplCommand(Args args) {
     if (const Status status = flags.text.Resolve(set); !status.ok()) return ExitUsage(status);
   }
   const Status status = Evaluate(set, &flags, &output);
-  return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted : ExitWith(status, output);
+  return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted
+                                                                     : ExitWith(status, output);
 }
 
 }  // namespace
@@ -142,7 +147,8 @@ int EvalCommand(Args args) {
     PrintNote("usage: cachalot eval ppl … (see cachalot eval ppl --help)\n");
     return args.empty() ? kExitUsage : kExitOk;
   }
-  return ExitUsage(InvalidArgument("unknown measure '{}'; did you mean '{}'?", args[0], Nearest(args[0], measures)));
+  return ExitUsage(
+      InvalidArgument("unknown measure '{}'; did you mean '{}'?", args[0], Nearest(args[0], measures)));
 }
 
 }  // namespace cachalot

@@ -36,8 +36,9 @@ int32_t ContextOf(const ModelOptions& options, const ModelSpec& spec) {
 
 Json HyperParameters(const ModelSpec& spec) {
   const AttentionSpec& attention = spec.attention;
-  Json json = {{"architecture", spec.architecture}, {"layers", spec.num_layers},     {"hidden_size", spec.hidden_size},
-               {"intermediate", spec.intermediate}, {"vocab_size", spec.vocab_size}, {"max_context", spec.max_context},
+  Json json = {{"architecture", spec.architecture}, {"layers", spec.num_layers},
+               {"hidden_size", spec.hidden_size},   {"intermediate", spec.intermediate},
+               {"vocab_size", spec.vocab_size},     {"max_context", spec.max_context},
                {"q_heads", attention.num_q_heads}};
   if (attention.kind == AttentionKind::kMla) {
     json.update({{"attention", "MLA"},
@@ -52,7 +53,8 @@ Json HyperParameters(const ModelSpec& spec) {
                  {"head_dim", attention.head_dim},
                  {"qkv_bias", attention.qkv_bias},
                  {"qk_norm", attention.qk_norm}});
-    const auto windowed = std::find_if(spec.layers.begin(), spec.layers.end(), [](auto& layer) { return layer.window > 0; });
+    const auto windowed =
+        std::find_if(spec.layers.begin(), spec.layers.end(), [](auto& layer) { return layer.window > 0; });
     if (windowed != spec.layers.end()) json["window"] = windowed->window;
   }
   if (spec.moe.num_experts > 0) {
@@ -96,8 +98,10 @@ Json MemoryJson(const ModelBundle& bundle, const ModelOptions& options) {
 Json ToJson(const InspectFlags& flags, const ModelBundle& bundle, const ModelFiles& files) {
   Json types = Json::array();
   for (const auto& type : files.types) {
-    types.push_back(
-        {{"type", DTypeName(type.dtype)}, {"tensors", type.tensors}, {"values", type.values}, {"bytes", type.bytes}});
+    types.push_back({{"type", DTypeName(type.dtype)},
+                     {"tensors", type.tensors},
+                     {"values", type.values},
+                     {"bytes", type.bytes}});
   }
   Json json = {{"model", flags.model.Place()},
                {"format", files.format},
@@ -134,17 +138,18 @@ void AddLines(const Json& object, std::string* text) {
 }
 
 std::string ToText(const InspectFlags& flags, const ModelBundle& bundle, const ModelFiles& files) {
-  std::string text = fmt::format("{}: {}, {} in {} file{}, {:.2f} billion parameters\n", flags.model.Place(),
-                                 files.format, Bytes(files.file_bytes), files.num_files,
-                                 files.num_files == 1 ? "" : "s", static_cast<double>(files.num_values()) / 1e9);
+  std::string text =
+      fmt::format("{}: {}, {} in {} file{}, {:.2f} billion parameters\n", flags.model.Place(), files.format,
+                  Bytes(files.file_bytes), files.num_files, files.num_files == 1 ? "" : "s",
+                  static_cast<double>(files.num_values()) / 1e9);
   text += "\nmodel\n";
   AddLines(HyperParameters(bundle.spec), &text);
   text += "\ntokenizer\n";
   AddLines(TokenizerJsonOf(bundle), &text);
   text += fmt::format("\n{} tensors\n", files.tensors.size());
   for (const auto& type : files.types) {
-    text += fmt::format("  {:<10}{:>7} tensors {:>16} values {:>12}\n", DTypeName(type.dtype), type.tensors, type.values,
-                        Bytes(type.bytes));
+    text += fmt::format("  {:<10}{:>7} tensors {:>16} values {:>12}\n", DTypeName(type.dtype), type.tensors,
+                        type.values, Bytes(type.bytes));
   }
   const MemoryPlan& memory = bundle.memory;
   text += fmt::format("\nmemory at context {}, {} sequence{}, KV {}\n",
@@ -156,17 +161,20 @@ std::string ToText(const InspectFlags& flags, const ModelBundle& bundle, const M
                                                    {"KV cache", memory.kv_bytes},
                                                    {"workspace", memory.workspace_bytes},
                                                    {"together", memory.total_bytes()}};
-  for (const auto& [name, bytes] : parts) text += fmt::format("  {:<22}{:>12} {:>18}\n", name, Bytes(bytes), bytes);
+  for (const auto& [name, bytes] : parts)
+    text += fmt::format("  {:<22}{:>12} {:>18}\n", name, Bytes(bytes), bytes);
   if (flags.tensors) {
     text += "\n";
     for (const auto& tensor : files.tensors) {
-      text += fmt::format("{:<52} {:<8} {:>22} {:>14}\n", tensor.name, DTypeName(tensor.dtype),
-                          ShapeString(tensor.dims.data(), static_cast<int>(tensor.dims.size())), tensor.bytes);
+      text +=
+          fmt::format("{:<52} {:<8} {:>22} {:>14}\n", tensor.name, DTypeName(tensor.dtype),
+                      ShapeString(tensor.dims.data(), static_cast<int>(tensor.dims.size())), tensor.bytes);
     }
   }
   if (flags.metadata) {
     text += "\n";
-    for (const auto& field : files.metadata) text += fmt::format("{:<44} {:<16} {}\n", field.key, field.type, field.value);
+    for (const auto& field : files.metadata)
+      text += fmt::format("{:<44} {:<16} {}\n", field.key, field.type, field.value);
   }
   return text;
 }
@@ -174,11 +182,13 @@ std::string ToText(const InspectFlags& flags, const ModelBundle& bundle, const M
 Status Inspect(const InspectFlags& flags, Output* output) {
   const ModelOptions& options = flags.model.options;
   ASSIGN_OR_RETURN(const ModelBundle bundle, PlanModel(options));
-  ASSIGN_OR_RETURN(const ModelFiles files, options.dummy.empty() ? ListModelFiles(options.path)
-                                                                 : ListDummyFiles(options.dummy, options.dummy_layers,
-                                                                                  options.dummy_type));
+  ASSIGN_OR_RETURN(const ModelFiles files,
+                   options.dummy.empty()
+                       ? ListModelFiles(options.path)
+                       : ListDummyFiles(options.dummy, options.dummy_layers, options.dummy_type));
   if (flags.json) {
-    return output->Write(ToJson(flags, bundle, files).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return output->Write(ToJson(flags, bundle, files).dump(2, ' ', false, Json::error_handler_t::replace) +
+                         "\n");
   }
   return output->Write(ToText(flags, bundle, files));
 }

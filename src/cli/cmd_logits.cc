@@ -1,4 +1,5 @@
-// cachalot logits: what the model computes for given tokens, as a safetensors file: the instrument of the golden tests.
+// cachalot logits: what the model computes for given tokens, as a safetensors file: the instrument of the
+// golden tests.
 #include <algorithm>
 
 #include "cli/commands.h"
@@ -32,16 +33,20 @@ struct Outcome {
 };
 
 // Others to share the batch with: prompts of different lengths that go on generating.
-Status SubmitOthers(const LogitsFlags& flags, int32_t max_context, int32_t vocab_size, Engine* engine, Status* status) {
+Status SubmitOthers(const LogitsFlags& flags, int32_t max_context, int32_t vocab_size, Engine* engine,
+                    Status* status) {
   for (int32_t i = 0; i < flags.batch_with; ++i) {
     Request request;
     const int32_t length = std::min(3 + 7 * i, std::max(1, max_context / 2));
     for (int32_t j = 0; j < length; ++j) request.prompt_ids.push_back((101 * i + 37 * j + 11) % vocab_size);
     request.max_tokens = std::min(64, max_context - length);
     request.ignore_eos = true;
-    RETURN_IF_ERROR(engine->Submit(std::move(request), [status](const RequestOutput& output) {
-      if (!output.error.ok()) *status = output.error;
-    }).status());
+    RETURN_IF_ERROR(engine
+                        ->Submit(std::move(request),
+                                 [status](const RequestOutput& output) {
+                                   if (!output.error.ok()) *status = output.error;
+                                 })
+                        .status());
   }
   return Status::Ok();
 }
@@ -60,15 +65,22 @@ Result<Outcome> Compute(const LogitsFlags& flags, std::vector<int32_t> tokens, S
   request.mtp_logits = flags.mtp;
   bool finished = false;
   outcome.logits.reserve(wanted);
-  RETURN_IF_ERROR(session->engine().Submit(std::move(request), [&](const RequestOutput& output) {
-    // After the prompt's positions come those of the generated tokens.
-    const size_t take = std::min(output.logits.size(), wanted - outcome.logits.size());
-    outcome.logits.insert(outcome.logits.end(), output.logits.begin(), output.logits.begin() + static_cast<int64_t>(take));
-    outcome.mtp_logits.insert(outcome.mtp_logits.end(), output.mtp_logits.begin(), output.mtp_logits.end());
-    outcome.greedy.insert(outcome.greedy.end(), output.token_ids.begin(), output.token_ids.end());
-    if (!output.error.ok()) status = output.error;
-    finished = output.finished;
-  }).status());
+  RETURN_IF_ERROR(session->engine()
+                      .Submit(std::move(request),
+                              [&](const RequestOutput& output) {
+                                // After the prompt's positions come those of the generated tokens.
+                                const size_t take =
+                                    std::min(output.logits.size(), wanted - outcome.logits.size());
+                                outcome.logits.insert(outcome.logits.end(), output.logits.begin(),
+                                                      output.logits.begin() + static_cast<int64_t>(take));
+                                outcome.mtp_logits.insert(outcome.mtp_logits.end(), output.mtp_logits.begin(),
+                                                          output.mtp_logits.end());
+                                outcome.greedy.insert(outcome.greedy.end(), output.token_ids.begin(),
+                                                      output.token_ids.end());
+                                if (!output.error.ok()) status = output.error;
+                                finished = output.finished;
+                              })
+                      .status());
   while (!finished && status.ok()) RETURN_IF_ERROR(session->engine().Step());
   RETURN_IF_ERROR(status);
   if (outcome.logits.size() != wanted) {
@@ -121,7 +133,8 @@ int LogitsCommand(Args args) {
   LogitsFlags flags;
   flags.model.options.kv_type = "f32";
   FlagSet set("logits -m FILE|FOLDER --tokens 1,2,3 --out OUT.safetensors",
-              "Writes `logits` f32 [T, V] of all positions, `greedy` i64 [N] and, with --mtp, `mtp_logits` f32 [slots, V].");
+              "Writes `logits` f32 [T, V] of all positions, `greedy` i64 [N] and, with --mtp, `mtp_logits` "
+              "f32 [slots, V].");
   set.String("--tokens", &flags.tokens, "1,2,3|FILE", "ids, FILE.json or FILE.safetensors:NAME");
   set.String("-o,--out", &flags.out, "FILE", "safetensors file to write");
   set.Int("--first", &flags.first, 0, INT32_MAX, "N", "only the first N tokens (0: all)");
@@ -129,7 +142,8 @@ int LogitsCommand(Args args) {
   set.Int("--chunk", &flags.chunk, 0, 1 << 20, "K", "tokens computed in one step (0: all)");
   set.Int("--batch-with", &flags.batch_with, 0, 1024, "N", "N other sequences run beside it");
   set.Switch("--mtp", &flags.mtp, "run the multi-token-prediction layer too");
-  set.Choice("--mla", &flags.mla, {"auto", "absorbed", "expanded"}, "the form of latent attention (auto: the cheaper one)");
+  set.Choice("--mla", &flags.mla, {"auto", "absorbed", "expanded"},
+             "the form of latent attention (auto: the cheaper one)");
   flags.model.Declare(&set);
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);

@@ -56,8 +56,8 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
   Request request = flags->sampling.MakeRequest();
   const bool chat = !flags->raw && bundle.has_own_template;
   if (!chat && !flags->system.empty()) {
-    return InvalidArgument("--system: {}",
-                           flags->raw ? "--raw leaves the chat template out" : "the model has no chat template");
+    return InvalidArgument(
+        "--system: {}", flags->raw ? "--raw leaves the chat template out" : "the model has no chat template");
   }
   ASSIGN_OR_RETURN(request.prompt_ids,
                    chat ? session->ChatPrompt(Messages(*flags, text)) : session->TextPrompt(text));
@@ -82,9 +82,10 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
     PrintNote("(the context is full: -c makes it larger)\n");
   }
   if (flags->stats || flags->verbose) {
-    PrintNote(fmt::format("\nload      {:.2f} s\nfirst token {:.2f} s after the start\n{}seed      {}\nended     {}\n",
-                          session->load_seconds(), first_token, StatsText(answer->stats), flags->sampling.seed,
-                          FinishReasonName(answer->reason)));
+    PrintNote(fmt::format(
+        "\nload      {:.2f} s\nfirst token {:.2f} s after the start\n{}seed      {}\nended     {}\n",
+        session->load_seconds(), first_token, StatsText(answer->stats), flags->sampling.seed,
+        FinishReasonName(answer->reason)));
   }
   return Status::Ok();
 }

@@ -25,7 +25,9 @@ struct TokenizeFlags {
   bool with_special = false;
 };
 
-std::string DumpJson(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+std::string DumpJson(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 Result<ModelBundle> OpenTokenizer(const TokenizeFlags& flags) {
   ASSIGN_OR_RETURN(ModelBundle bundle, PlanModel(flags.model.options));
@@ -37,8 +39,8 @@ Status Tokenize(const FlagSet& set, const TokenizeFlags& flags, Output* output) 
   ASSIGN_OR_RETURN(const ModelBundle bundle, OpenTokenizer(flags));
   ASSIGN_OR_RETURN(const std::string text, flags.prompt.Read(set, PromptFlags::Use::kExactText));
   ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                   bundle.tokenizer->Encode(text, {.add_special = !flags.no_bos,
-                                                   .parse_special = !flags.no_parse_special}));
+                   bundle.tokenizer->Encode(
+                       text, {.add_special = !flags.no_bos, .parse_special = !flags.no_parse_special}));
   if (flags.json) {
     Json tokens = Json::array();
     for (const int32_t id : ids) tokens.push_back(std::string(bundle.tokenizer->TokenBytes(id)));
@@ -46,8 +48,10 @@ Status Tokenize(const FlagSet& set, const TokenizeFlags& flags, Output* output) 
   }
   std::string lines;
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (flags.ids) lines += fmt::format("{}{}", i == 0 ? "" : ",", ids[i]);
-    else lines += fmt::format("{:>7} {}", ids[i], DumpJson(std::string(bundle.tokenizer->TokenBytes(ids[i]))));
+    if (flags.ids)
+      lines += fmt::format("{}{}", i == 0 ? "" : ",", ids[i]);
+    else
+      lines += fmt::format("{:>7} {}", ids[i], DumpJson(std::string(bundle.tokenizer->TokenBytes(ids[i]))));
   }
   return output->Write(flags.ids ? lines + "\n" : lines);
 }

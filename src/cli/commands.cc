@@ -36,7 +36,9 @@ std::string Help() {
 
 }  // namespace
 
-std::span<const Command> AllCommands() { return kCommands; }
+std::span<const Command> AllCommands() {
+  return kCommands;
+}
 
 int Dispatch(Args args) {
   Output output;
@@ -51,7 +53,8 @@ int Dispatch(Args args) {
     if (first == command.name) return command.run(args.subspan(1));
   }
   if (first.starts_with('-')) return RunCommand(args);
-  if (FileExists(first)) return ExitUsage(InvalidArgument("'{}' is no command; did you mean 'run -m {}'?", first, first));
+  if (FileExists(first))
+    return ExitUsage(InvalidArgument("'{}' is no command; did you mean 'run -m {}'?", first, first));
   std::vector<std::string> names;
   for (const auto& command : kCommands) names.push_back(command.name);
   return ExitUsage(InvalidArgument("unknown command '{}'; did you mean '{}'?", first, Nearest(first, names)));

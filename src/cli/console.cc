@@ -52,9 +52,15 @@ StopOnInterrupt::StopOnInterrupt() {
   g_interrupted = false;
   ++g_stoppers;
 }
-StopOnInterrupt::~StopOnInterrupt() { --g_stoppers; }
-bool StopOnInterrupt::interrupted() const { return g_interrupted.load(std::memory_order_relaxed); }
-void StopOnInterrupt::Clear() { g_interrupted = false; }
+StopOnInterrupt::~StopOnInterrupt() {
+  --g_stoppers;
+}
+bool StopOnInterrupt::interrupted() const {
+  return g_interrupted.load(std::memory_order_relaxed);
+}
+void StopOnInterrupt::Clear() {
+  g_interrupted = false;
+}
 
 void InstallSignalHandlers() {
   std::signal(SIGPIPE, SIG_IGN);
@@ -65,7 +71,9 @@ void InstallSignalHandlers() {
   ::sigaction(SIGINT, &action, nullptr);
 }
 
-void PrintNote(std::string_view text) { WriteAll(STDERR_FILENO, text); }
+void PrintNote(std::string_view text) {
+  WriteAll(STDERR_FILENO, text);
+}
 
 void PrintError(std::string_view message) {
   std::string line = "cachalot: ";

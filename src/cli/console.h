@@ -1,4 +1,5 @@
-// The program's edges: standard output that may be closed or full, one-line errors, Ctrl-C, and whether to use colour.
+// The program's edges: standard output that may be closed or full, one-line errors, Ctrl-C, and whether to
+// use colour.
 #pragma once
 
 #include <string>
@@ -13,7 +14,8 @@ inline constexpr int kExitError = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;
 
-// Only the answer goes to standard output. A reader that has gone (`cachalot … | head`) is no error: the work ends early.
+// Only the answer goes to standard output. A reader that has gone (`cachalot … | head`) is no error: the work
+// ends early.
 class Output {
  public:
   // kCancelled when nobody reads any more, kInternal when the disk is full and the like.
@@ -24,8 +26,8 @@ class Output {
   bool closed_ = false;
 };
 
-// Ctrl-C: until the first StopOnInterrupt ends the process at once; while one lives, it only raises the flag, and the
-// second Ctrl-C ends the process.
+// Ctrl-C: until the first StopOnInterrupt ends the process at once; while one lives, it only raises the flag,
+// and the second Ctrl-C ends the process.
 class StopOnInterrupt {
  public:
   StopOnInterrupt();

@@ -32,8 +32,9 @@ Result<Conversation::Fitted> Conversation::Fit(const Encode& encode, int64_t lim
     ASSIGN_OR_RETURN(fitted.tokens, encode(Json()));
     if (static_cast<int64_t>(fitted.tokens.size()) <= limit) return fitted;
     if (turns_.size() <= 1) {
-      return InvalidArgument("this message makes a prompt of {} tokens; the context has room for {} (-c makes it larger)",
-                             fitted.tokens.size(), limit);
+      return InvalidArgument(
+          "this message makes a prompt of {} tokens; the context has room for {} (-c makes it larger)",
+          fitted.tokens.size(), limit);
     }
     turns_.erase(turns_.begin());
     ++fitted.dropped_turns;

@@ -26,8 +26,8 @@ class Conversation {
   // [{"role": "system", …}, …]; bytes that are no UTF-8 become U+FFFD.
   std::string Json(int indent = -1) const;
 
-  // Tokens of the conversation, without as many of the oldest turns as must go so that no more than `limit` are left;
-  // the dropped turns are gone for good. kInvalidArgument when the last turn alone is too long.
+  // Tokens of the conversation, without as many of the oldest turns as must go so that no more than `limit`
+  // are left; the dropped turns are gone for good. kInvalidArgument when the last turn alone is too long.
   struct Fitted {
     std::vector<int32_t> tokens;
     int64_t dropped_turns = 0;

@@ -12,20 +12,23 @@ struct Range {
 };
 
 // Marks, joiners and selectors that add to the character before them.
-constexpr Range kZeroWidth[] = {{0x0300, 0x036f}, {0x0483, 0x0489}, {0x0591, 0x05bd}, {0x0610, 0x061a},
-                                {0x064b, 0x065f}, {0x0e31, 0x0e31}, {0x0e34, 0x0e3a}, {0x1ab0, 0x1aff},
-                                {0x200b, 0x200f}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f},
+constexpr Range kZeroWidth[] = {{0x0300, 0x036f},   {0x0483, 0x0489},  {0x0591, 0x05bd}, {0x0610, 0x061a},
+                                {0x064b, 0x065f},   {0x0e31, 0x0e31},  {0x0e34, 0x0e3a}, {0x1ab0, 0x1aff},
+                                {0x200b, 0x200f},   {0x20d0, 0x20ff},  {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f},
                                 {0x1f3fb, 0x1f3ff}, {0xe0100, 0xe01ef}};
-constexpr Range kWide[] = {{0x1100, 0x115f}, {0x2e80, 0x303e}, {0x3041, 0xa4cf}, {0xac00, 0xd7a3},
-                           {0xf900, 0xfaff}, {0xfe30, 0xfe6f}, {0xff00, 0xff60}, {0xffe0, 0xffe6},
+constexpr Range kWide[] = {{0x1100, 0x115f},   {0x2e80, 0x303e},   {0x3041, 0xa4cf},   {0xac00, 0xd7a3},
+                           {0xf900, 0xfaff},   {0xfe30, 0xfe6f},   {0xff00, 0xff60},   {0xffe0, 0xffe6},
                            {0x1f300, 0x1f64f}, {0x1f680, 0x1f6ff}, {0x1f900, 0x1f9ff}, {0x20000, 0x3fffd}};
 
 bool In(std::span<const Range> ranges, uint32_t code_point) {
-  return std::any_of(ranges.begin(), ranges.end(),
-                     [&](const Range& range) { return code_point >= range.first && code_point <= range.last; });
+  return std::any_of(ranges.begin(), ranges.end(), [&](const Range& range) {
+    return code_point >= range.first && code_point <= range.last;
+  });
 }
 
-bool IsWordByte(char c) { return std::isalnum(static_cast<unsigned char>(c)) || (c & 0x80) != 0 || c == '_'; }
+bool IsWordByte(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || (c & 0x80) != 0 || c == '_';
+}
 
 }  // namespace
 
@@ -71,9 +74,13 @@ size_t EditBuffer::LineStart(size_t at) const {
   return newline == std::string::npos ? 0 : newline + 1;
 }
 
-size_t EditBuffer::LineEnd(size_t at) const { return std::min(text_.find('\n', at), text_.size()); }
+size_t EditBuffer::LineEnd(size_t at) const {
+  return std::min(text_.find('\n', at), text_.size());
+}
 
-void EditBuffer::Clear() { Set(""); }
+void EditBuffer::Clear() {
+  Set("");
+}
 
 void EditBuffer::Set(std::string text) {
   text_ = std::move(text);
@@ -108,15 +115,21 @@ void EditBuffer::WordRight() {
   while (cursor_ < text_.size() && IsWordByte(text_[cursor_])) cursor_ = After(cursor_);
 }
 
-void EditBuffer::Home() { cursor_ = LineStart(cursor_); }
-void EditBuffer::End() { cursor_ = LineEnd(cursor_); }
+void EditBuffer::Home() {
+  cursor_ = LineStart(cursor_);
+}
+void EditBuffer::End() {
+  cursor_ = LineEnd(cursor_);
+}
 
 void EditBuffer::Backspace() {
   const size_t end = cursor_;
   if (Left()) text_.erase(cursor_, end - cursor_);
 }
 
-void EditBuffer::Delete() { text_.erase(cursor_, After(cursor_) - cursor_); }
+void EditBuffer::Delete() {
+  text_.erase(cursor_, After(cursor_) - cursor_);
+}
 
 void EditBuffer::Cut(size_t begin, size_t end) {
   if (begin == end) return;
@@ -131,9 +144,15 @@ void EditBuffer::CutWordLeft() {
   Cut(cursor_, end);
 }
 
-void EditBuffer::CutToEnd() { Cut(cursor_, LineEnd(cursor_)); }
-void EditBuffer::CutToHome() { Cut(LineStart(cursor_), cursor_); }
-void EditBuffer::Paste() { Insert(cut_); }
+void EditBuffer::CutToEnd() {
+  Cut(cursor_, LineEnd(cursor_));
+}
+void EditBuffer::CutToHome() {
+  Cut(LineStart(cursor_), cursor_);
+}
+void EditBuffer::Paste() {
+  Insert(cut_);
+}
 
 void EditBuffer::Remember(const std::string& line) {
   constexpr size_t kMaxLines = 1000;

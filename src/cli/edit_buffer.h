@@ -1,6 +1,6 @@
 // The text of a line while it is edited, with its cursor, what was cut last, and the lines before it.
-// Invariant: the text is what was typed, the cursor stands between characters (never inside a UTF-8 sequence, nor between
-// a letter and the marks that combine with it).
+// Invariant: the text is what was typed, the cursor stands between characters (never inside a UTF-8 sequence,
+// nor between a letter and the marks that combine with it).
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,11 @@
 #include "cli/flag_set.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <deque>
-
-#include <CLI/CLI.hpp>
 
 #include "cli/nearest.h"
 
@@ -24,7 +23,9 @@ std::vector<std::string> SplitNames(const std::string& names) {
   return list;
 }
 
-bool IsPlainName(std::string_view name) { return name.starts_with("--") || name.size() == 2; }
+bool IsPlainName(std::string_view name) {
+  return name.starts_with("--") || name.size() == 2;
+}
 
 Result<int64_t> ParseInt(const std::string& text, int64_t min, int64_t max) {
   int64_t value = 0;
@@ -37,7 +38,8 @@ Result<int64_t> ParseInt(const std::string& text, int64_t min, int64_t max) {
 }
 
 size_t Columns(std::string_view text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 std::string RangeText(double min, double max) {
@@ -49,10 +51,13 @@ std::string RangeText(double min, double max) {
 
 }  // namespace
 
-FlagSet::FlagSet(std::string usage, std::string summary) : usage_(std::move(usage)), summary_(std::move(summary)) {}
+FlagSet::FlagSet(std::string usage, std::string summary)
+    : usage_(std::move(usage)), summary_(std::move(summary)) {}
 FlagSet::~FlagSet() = default;
 
-void FlagSet::Section(std::string title) { section_ = std::move(title); }
+void FlagSet::Section(std::string title) {
+  section_ = std::move(title);
+}
 
 FlagSet::Entry& FlagSet::Add(std::string names, std::string value, std::string help,
                              std::function<Status(const std::string&)> set) {
@@ -74,7 +79,8 @@ void FlagSet::Switch(std::string names, bool* target, std::string help) {
   });
 }
 
-void FlagSet::Int(std::string names, int32_t* target, int64_t min, int64_t max, std::string value, std::string help) {
+void FlagSet::Int(std::string names, int32_t* target, int64_t min, int64_t max, std::string value,
+                  std::string help) {
   Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
     ASSIGN_OR_RETURN(const int64_t parsed, ParseInt(text, min, std::min<int64_t>(max, INT32_MAX)));
     *target = static_cast<int32_t>(parsed);
@@ -82,14 +88,16 @@ void FlagSet::Int(std::string names, int32_t* target, int64_t min, int64_t max, 
   });
 }
 
-void FlagSet::Int(std::string names, int64_t* target, int64_t min, int64_t max, std::string value, std::string help) {
+void FlagSet::Int(std::string names, int64_t* target, int64_t min, int64_t max, std::string value,
+                  std::string help) {
   Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
     ASSIGN_OR_RETURN(*target, ParseInt(text, min, max));
     return Status::Ok();
   });
 }
 
-void FlagSet::Float(std::string names, float* target, double min, double max, std::string value, std::string help) {
+void FlagSet::Float(std::string names, float* target, double min, double max, std::string value,
+                    std::string help) {
   Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
     double parsed = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
@@ -109,7 +117,8 @@ void FlagSet::String(std::string names, std::string* target, std::string value, 
   });
 }
 
-void FlagSet::Choice(std::string names, std::string* target, std::vector<std::string> choices, std::string help) {
+void FlagSet::Choice(std::string names, std::string* target, std::vector<std::string> choices,
+                     std::string help) {
   std::string value;
   for (const auto& choice : choices) value += (value.empty() ? "" : "|") + choice;
   Add(std::move(names), value, std::move(help), [=](const std::string& text) -> Status {
@@ -121,15 +130,16 @@ void FlagSet::Choice(std::string names, std::string* target, std::vector<std::st
   });
 }
 
-void FlagSet::Strings(std::string names, std::vector<std::string>* target, std::string value, std::string help) {
+void FlagSet::Strings(std::string names, std::vector<std::string>* target, std::string value,
+                      std::string help) {
   Add(std::move(names), std::move(value), std::move(help), [target](const std::string& text) {
     target->push_back(text);
     return Status::Ok();
   }).repeats = true;
 }
 
-void FlagSet::Ints(std::string names, std::vector<int32_t>* target, int64_t min, int64_t max, std::string value,
-                   std::string help) {
+void FlagSet::Ints(std::string names, std::vector<int32_t>* target, int64_t min, int64_t max,
+                   std::string value, std::string help) {
   Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
     std::vector<int32_t> list;
     for (const auto& item : SplitNames(text)) {
@@ -182,7 +192,8 @@ Result<std::vector<std::string>> FlagSet::Normalise(std::span<const std::string>
     }
     size_t end = std::min(arg.find('='), arg.size());
     auto* entry = const_cast<Entry*>(Find(arg.substr(0, end)));
-    if (entry == nullptr && arg.size() > 2 && (std::isdigit(static_cast<unsigned char>(arg[2])) || arg[2] == '-')) {
+    if (entry == nullptr && arg.size() > 2 &&
+        (std::isdigit(static_cast<unsigned char>(arg[2])) || arg[2] == '-')) {
       end = 2;  // -n5
       entry = const_cast<Entry*>(Find(arg.substr(0, end)));
       if (entry != nullptr && entry->value.empty()) entry = nullptr;
@@ -264,8 +275,10 @@ std::string FlagSet::Help() const {
   constexpr size_t kColumn = 34;
   const auto line = [&](const std::string& left, const std::string& right) {
     text += "  " + left;
-    if (Columns(left) + 2 >= kColumn) text += "\n" + std::string(kColumn, ' ');
-    else text += std::string(kColumn - 2 - Columns(left), ' ');
+    if (Columns(left) + 2 >= kColumn)
+      text += "\n" + std::string(kColumn, ' ');
+    else
+      text += std::string(kColumn - 2 - Columns(left), ' ');
     for (const char c : right) {
       text += c;
       if (c == '\n') text += std::string(kColumn, ' ');
@@ -278,7 +291,8 @@ std::string FlagSet::Help() const {
   bool first = true;
   for (const auto& entry : entries_) {
     if (entry.help.empty()) continue;
-    if (first || entry.section != section) text += "\n" + entry.section + (entry.section.empty() ? "" : ":\n");
+    if (first || entry.section != section)
+      text += "\n" + entry.section + (entry.section.empty() ? "" : ":\n");
     first = false;
     section = entry.section;
     std::string left;

@@ -1,5 +1,5 @@
-// FlagSet: the flags of one command: typed values with limits, llama.cpp's spellings (-fa, -ctk), one-line errors that
-// name the value and the limit, the nearest known flag for an unknown one, and a short help text.
+// FlagSet: the flags of one command: typed values with limits, llama.cpp's spellings (-fa, -ctk), one-line
+// errors that name the value and the limit, the nearest known flag for an unknown one, and a short help text.
 // Invariant: Parse leaves every value that was not given as it was.
 #pragma once
 
@@ -26,8 +26,8 @@ class FlagSet {
   // The flags that follow stand under this title in the help text.
   void Section(std::string title);
 
-  // names: "-n,--n-predict"; short ones may have several letters. `value` is what the help calls the argument. An empty
-  // help text hides the flag.
+  // names: "-n,--n-predict"; short ones may have several letters. `value` is what the help calls the
+  // argument. An empty help text hides the flag.
   void Switch(std::string names, bool* target, std::string help);
   void Int(std::string names, int32_t* target, int64_t min, int64_t max, std::string value, std::string help);
   void Int(std::string names, int64_t* target, int64_t min, int64_t max, std::string value, std::string help);
@@ -66,7 +66,8 @@ class FlagSet {
     std::string* target;
   };
 
-  Entry& Add(std::string names, std::string value, std::string help, std::function<Status(const std::string&)> set);
+  Entry& Add(std::string names, std::string value, std::string help,
+             std::function<Status(const std::string&)> set);
   const Entry* Find(std::string_view name) const;
   // Flags in the spelling by which CLI11 knows them (one letter, or two dashes); unknown ones are an error.
   Result<std::vector<std::string>> Normalise(std::span<const std::string> args);

@@ -1,5 +1,6 @@
 #include "cli/line_editor.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <termios.h>
@@ -7,8 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-
-#include <fmt/format.h>
 
 #include "cli/console.h"
 
@@ -65,9 +64,12 @@ int TerminalColumns() {
 std::string OnScreen(const std::string& text) {
   std::string shown;
   for (const char c : text) {
-    if (c == '\n') shown += "\r\n";
-    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) shown += ' ';
-    else shown += c;
+    if (c == '\n')
+      shown += "\r\n";
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      shown += ' ';
+    else
+      shown += c;
   }
   return shown;
 }
@@ -79,26 +81,45 @@ Key KeyDecoder::Read(std::string* text) {
   const int byte = next_(true);
   switch (byte) {
     case -1:
-    case 4: return Key::kEndOfFile;
-    case 1: return Key::kHome;
-    case 2: return Key::kLeft;
-    case 3: return Key::kInterrupt;
-    case 5: return Key::kEnd;
-    case 6: return Key::kRight;
+    case 4:
+      return Key::kEndOfFile;
+    case 1:
+      return Key::kHome;
+    case 2:
+      return Key::kLeft;
+    case 3:
+      return Key::kInterrupt;
+    case 5:
+      return Key::kEnd;
+    case 6:
+      return Key::kRight;
     case 8:
-    case 127: return Key::kBackspace;
-    case 11: return Key::kCutToEnd;
-    case 12: return Key::kClearScreen;
+    case 127:
+      return Key::kBackspace;
+    case 11:
+      return Key::kCutToEnd;
+    case 12:
+      return Key::kClearScreen;
     case '\r':
-    case '\n': return Key::kEnter;
-    case 14: return Key::kDown;
-    case 16: return Key::kUp;
-    case 21: return Key::kCutToHome;
-    case 23: return Key::kCutWord;
-    case 25: return Key::kPaste;
-    case 27: return Escape();
-    case '\t': *text = "    "; return Key::kText;
-    default: break;
+    case '\n':
+      return Key::kEnter;
+    case 14:
+      return Key::kDown;
+    case 16:
+      return Key::kUp;
+    case 21:
+      return Key::kCutToHome;
+    case 23:
+      return Key::kCutWord;
+    case 25:
+      return Key::kPaste;
+    case 27:
+      return Escape();
+    case '\t':
+      *text = "    ";
+      return Key::kText;
+    default:
+      break;
   }
   if (byte < 0x20) return Key::kNone;
   *text += static_cast<char>(byte);
@@ -115,13 +136,19 @@ Key KeyDecoder::Escape() {
   const int kind = next_(false);
   switch (kind) {
     case '\r':
-    case '\n': return Key::kNewline;
-    case 'b': return Key::kWordLeft;
-    case 'f': return Key::kWordRight;
-    case 127: return Key::kCutWord;
+    case '\n':
+      return Key::kNewline;
+    case 'b':
+      return Key::kWordLeft;
+    case 'f':
+      return Key::kWordRight;
+    case 127:
+      return Key::kCutWord;
     case '[':
-    case 'O': break;
-    default: return Key::kNone;
+    case 'O':
+      break;
+    default:
+      return Key::kNone;
   }
   std::string parameters;
   int last = next_(false);
@@ -131,19 +158,26 @@ Key KeyDecoder::Escape() {
   }
   const bool with_modifier = parameters.find(';') != std::string::npos;
   switch (last) {
-    case 'A': return Key::kUp;
-    case 'B': return Key::kDown;
-    case 'C': return with_modifier ? Key::kWordRight : Key::kRight;
-    case 'D': return with_modifier ? Key::kWordLeft : Key::kLeft;
-    case 'H': return Key::kHome;
-    case 'F': return Key::kEnd;
+    case 'A':
+      return Key::kUp;
+    case 'B':
+      return Key::kDown;
+    case 'C':
+      return with_modifier ? Key::kWordRight : Key::kRight;
+    case 'D':
+      return with_modifier ? Key::kWordLeft : Key::kLeft;
+    case 'H':
+      return Key::kHome;
+    case 'F':
+      return Key::kEnd;
     case '~':
       if (parameters == "1" || parameters == "7") return Key::kHome;
       if (parameters == "4" || parameters == "8") return Key::kEnd;
       if (parameters == "3") return Key::kDelete;
       if (parameters == "200") return Key::kPasteBegin;
       return Key::kNone;
-    default: return Key::kNone;
+    default:
+      return Key::kNone;
   }
 }
 
@@ -214,31 +248,67 @@ LineEditor::Outcome LineEditor::ReadPlain(std::string* line) {
     char piece[4096];
     const ssize_t n = ::read(STDIN_FILENO, piece, sizeof(piece));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) at_end_ = true;
-    else pending_.append(piece, static_cast<size_t>(n));
+    if (n <= 0)
+      at_end_ = true;
+    else
+      pending_.append(piece, static_cast<size_t>(n));
   }
 }
 
 bool LineEditor::Apply(Key key, const std::string& text) {
   switch (key) {
-    case Key::kText: buffer_.Insert(text); return true;
-    case Key::kNewline: buffer_.Insert("\n"); return true;
-    case Key::kLeft: buffer_.Left(); return true;
-    case Key::kRight: buffer_.Right(); return true;
-    case Key::kUp: buffer_.Previous(); return true;
-    case Key::kDown: buffer_.Next(); return true;
-    case Key::kWordLeft: buffer_.WordLeft(); return true;
-    case Key::kWordRight: buffer_.WordRight(); return true;
-    case Key::kHome: buffer_.Home(); return true;
-    case Key::kEnd: buffer_.End(); return true;
-    case Key::kBackspace: buffer_.Backspace(); return true;
-    case Key::kDelete: buffer_.Delete(); return true;
-    case Key::kCutWord: buffer_.CutWordLeft(); return true;
-    case Key::kCutToEnd: buffer_.CutToEnd(); return true;
-    case Key::kCutToHome: buffer_.CutToHome(); return true;
-    case Key::kPaste: buffer_.Paste(); return true;
-    case Key::kNone: return true;
-    default: return false;
+    case Key::kText:
+      buffer_.Insert(text);
+      return true;
+    case Key::kNewline:
+      buffer_.Insert("\n");
+      return true;
+    case Key::kLeft:
+      buffer_.Left();
+      return true;
+    case Key::kRight:
+      buffer_.Right();
+      return true;
+    case Key::kUp:
+      buffer_.Previous();
+      return true;
+    case Key::kDown:
+      buffer_.Next();
+      return true;
+    case Key::kWordLeft:
+      buffer_.WordLeft();
+      return true;
+    case Key::kWordRight:
+      buffer_.WordRight();
+      return true;
+    case Key::kHome:
+      buffer_.Home();
+      return true;
+    case Key::kEnd:
+      buffer_.End();
+      return true;
+    case Key::kBackspace:
+      buffer_.Backspace();
+      return true;
+    case Key::kDelete:
+      buffer_.Delete();
+      return true;
+    case Key::kCutWord:
+      buffer_.CutWordLeft();
+      return true;
+    case Key::kCutToEnd:
+      buffer_.CutToEnd();
+      return true;
+    case Key::kCutToHome:
+      buffer_.CutToHome();
+      return true;
+    case Key::kPaste:
+      buffer_.Paste();
+      return true;
+    case Key::kNone:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -277,7 +347,8 @@ LineEditor::Outcome LineEditor::Edit(std::string_view prompt, std::string* line)
 void LineEditor::Refresh(std::string_view prompt) {
   const int columns = TerminalColumns();
   const ScreenPlace start = PlaceAfter(prompt, {}, columns);
-  const ScreenPlace cursor = PlaceAfter(std::string_view(buffer_.text()).substr(0, buffer_.cursor()), start, columns);
+  const ScreenPlace cursor =
+      PlaceAfter(std::string_view(buffer_.text()).substr(0, buffer_.cursor()), start, columns);
   const ScreenPlace end = PlaceAfter(buffer_.text(), start, columns);
   std::string out = "\r";
   if (cursor_row_ > 0) out += fmt::format("\x1b[{}A", cursor_row_);

@@ -1,5 +1,5 @@
-// Reads lines: from a terminal with editing, history and pasting of several lines, from anything else as they come.
-// Invariant: outside Read the terminal is as it was before.
+// Reads lines: from a terminal with editing, history and pasting of several lines, from anything else as they
+// come. Invariant: outside Read the terminal is as it was before.
 #pragma once
 
 #include <functional>
@@ -11,19 +11,40 @@
 namespace cachalot {
 
 enum class Key {
-  kText, kEnter, kNewline, kInterrupt, kEndOfFile, kLeft, kRight, kUp, kDown, kWordLeft, kWordRight, kHome, kEnd,
-  kBackspace, kDelete, kCutWord, kCutToEnd, kCutToHome, kPaste, kClearScreen, kPasteBegin, kNone,
+  kText,
+  kEnter,
+  kNewline,
+  kInterrupt,
+  kEndOfFile,
+  kLeft,
+  kRight,
+  kUp,
+  kDown,
+  kWordLeft,
+  kWordRight,
+  kHome,
+  kEnd,
+  kBackspace,
+  kDelete,
+  kCutWord,
+  kCutToEnd,
+  kCutToHome,
+  kPaste,
+  kClearScreen,
+  kPasteBegin,
+  kNone,
 };
 
-// Turns the bytes of a terminal into keys. next(): the next byte, or -1 when none comes (end of input; within an escape
-// sequence also when none comes soon).
+// Turns the bytes of a terminal into keys. next(): the next byte, or -1 when none comes (end of input; within
+// an escape sequence also when none comes soon).
 class KeyDecoder {
  public:
   // wait: false within a sequence.
   using NextByte = std::function<int(bool wait)>;
   explicit KeyDecoder(NextByte next) : next_(std::move(next)) {}
 
-  // With kText, `text` is one UTF-8 character (or a stray byte). kEndOfFile at the end of input and for Ctrl-D.
+  // With kText, `text` is one UTF-8 character (or a stray byte). kEndOfFile at the end of input and for
+  // Ctrl-D.
   Key Read(std::string* text);
   // The pasted text after kPasteBegin, up to the end mark; line ends become "\n".
   std::string ReadPaste();
@@ -60,7 +81,8 @@ class LineEditor {
   bool at_end_ = false;
 };
 
-// Where text ends up in a terminal of this many columns when it begins at `column`: rows below, and the column.
+// Where text ends up in a terminal of this many columns when it begins at `column`: rows below, and the
+// column.
 struct ScreenPlace {
   int row = 0;
   int column = 0;

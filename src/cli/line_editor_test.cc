@@ -1,9 +1,9 @@
 // Editing without a terminal: keys from bytes, the buffer's operations, and where text lands on a screen.
+#include "cli/line_editor.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
-
-#include "cli/line_editor.h"
 
 namespace cachalot {
 namespace {
@@ -27,11 +27,13 @@ TEST(KeyDecoderTest, SequencesOfCommonTerminals) {
   EXPECT_EQ(text, "aü日🐋");
   EXPECT_EQ(Keys("\x1b[A\x1b[B\x1b[C\x1b[D\x1bOH\x1b[4~\x1b[3~"),
             (std::vector<Key>{kUp, kDown, kRight, kLeft, kHome, kEnd, kDelete}));
-  EXPECT_EQ(Keys("\x1b[1;5C\x1b[1;5D\x1b" "b\x1b" "f\x1b\r"),
+  EXPECT_EQ(Keys("\x1b[1;5C\x1b[1;5D\x1b"
+                 "b\x1b"
+                 "f\x1b\r"),
             (std::vector<Key>{kWordRight, kWordLeft, kWordLeft, kWordRight, kNewline}));
   EXPECT_EQ(Keys("\x03\x04\x01\x05\x0b\x15\x17\x19\x7f\x0c"),
-            (std::vector<Key>{kInterrupt, kEndOfFile, kHome, kEnd, kCutToEnd, kCutToHome, kCutWord, kPaste, kBackspace,
-                              kClearScreen}));
+            (std::vector<Key>{kInterrupt, kEndOfFile, kHome, kEnd, kCutToEnd, kCutToHome, kCutWord, kPaste,
+                              kBackspace, kClearScreen}));
   EXPECT_EQ(Keys("\x1b[200~"), std::vector<Key>{kPasteBegin});
   EXPECT_EQ(Keys("\x1b[99~\x1b"), (std::vector<Key>{kNone, kNone}));
 }

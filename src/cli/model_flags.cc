@@ -19,7 +19,8 @@ constexpr int32_t kMaxTokens = 1 << 30;
 void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Section("Model");
   flags->String("-m,--model", &options.path, "FILE|FOLDER", "GGUF file, or Hugging Face folder");
-  flags->String("--dummy", &options.dummy, "SPEC", "instead of -m: generated weights (see cachalot dummy --help)");
+  flags->String("--dummy", &options.dummy, "SPEC",
+                "instead of -m: generated weights (see cachalot dummy --help)");
   flags->Int("--dummy-layers", &options.dummy_layers, 0, 1000, "N", "layers of the dummy (0: all)");
   flags->String("--dummy-type", &options.dummy_type, "TYPE", "type of its weights: f32, bf16, q8_0, q4_0, …");
   flags->Int("-c,--ctx-size", &options.context, 0, kMaxTokens, "N",
@@ -29,8 +30,9 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
     flags->Int("-b,--batch-size", &options.max_step_tokens, 1, 1 << 20, "N",
                fmt::format("tokens in one step at most (default {})", options.max_step_tokens));
   }
-  flags->Choice("--kv-type", &options.kv_type, {"auto", "f32", "f16", "bf16"},
-                fmt::format("type of the KV cache (default {})", options.kv_type == "auto" ? "f16" : options.kv_type));
+  flags->Choice(
+      "--kv-type", &options.kv_type, {"auto", "f32", "f16", "bf16"},
+      fmt::format("type of the KV cache (default {})", options.kv_type == "auto" ? "f16" : options.kv_type));
   flags->String("-ctk,--cache-type-k", &cache_type_k_, "TYPE", "");
   flags->String("-ctv,--cache-type-v", &cache_type_v_, "TYPE", "");
   flags->Choice("--isa", &options.isa, {"auto", "ref", "avx2", "avx512"}, "instruction set of the kernels");
@@ -49,26 +51,31 @@ Status ModelFlags::Resolve() {
   if (options.path.empty() && options.dummy.empty()) {
     return InvalidArgument("no model given: -m FILE|FOLDER, or --dummy SPEC");
   }
-  if (!options.path.empty() && !options.dummy.empty()) return InvalidArgument("-m and --dummy: only one model at a time");
+  if (!options.path.empty() && !options.dummy.empty())
+    return InvalidArgument("-m and --dummy: only one model at a time");
   if (options.dummy.empty() && (options.dummy_layers != 0 || !options.dummy_type.empty())) {
     return InvalidArgument("--dummy-layers and --dummy-type say nothing without --dummy SPEC");
   }
   if (flash_attention_ == "off") {
-    return InvalidArgument("--flash-attn off: there is no unfused attention here; leave the flag out, or give on or auto");
+    return InvalidArgument(
+        "--flash-attn off: there is no unfused attention here; leave the flag out, or give on or auto");
   }
   if (!cache_type_k_.empty() || !cache_type_v_.empty()) {
     // llama.cpp's default for the one that is not given.
     const std::string k = cache_type_k_.empty() ? "f16" : cache_type_k_;
     const std::string v = cache_type_v_.empty() ? "f16" : cache_type_v_;
     if (k != v) return InvalidArgument("-ctk {} -ctv {}: keys and values have one type here", k, v);
-    if (k != "f32" && k != "f16" && k != "bf16") return InvalidArgument("-ctk {}: must be f32, f16 or bf16", k);
+    if (k != "f32" && k != "f16" && k != "bf16")
+      return InvalidArgument("-ctk {}: must be f32, f16 or bf16", k);
     options.kv_type = k;
   }
   options.use_mmap = !no_mmap_;
   return SetLogLevel(log_level);
 }
 
-std::string ModelFlags::Place() const { return options.dummy.empty() ? options.path : "dummy " + options.dummy; }
+std::string ModelFlags::Place() const {
+  return options.dummy.empty() ? options.path : "dummy " + options.dummy;
+}
 
 void PromptFlags::Declare(FlagSet* flags) {
   flags->Section("Input");
@@ -88,7 +95,8 @@ Status PromptFlags::Resolve(const FlagSet& flags) const {
 Result<std::string> PromptFlags::Read(const FlagSet& flags, Use use) const {
   const bool from_file = !file.empty();
   if (!from_file && flags.Given("--prompt") && prompt != "-") return prompt;
-  ASSIGN_OR_RETURN(std::string text, from_file ? ReadTextFile(file, kMaxTextBytes) : ReadStandardInput(kMaxTextBytes));
+  ASSIGN_OR_RETURN(std::string text,
+                   from_file ? ReadTextFile(file, kMaxTextBytes) : ReadStandardInput(kMaxTextBytes));
   if (use == Use::kPrompt && text.ends_with('\n')) text.pop_back();
   return text;
 }

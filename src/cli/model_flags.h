@@ -13,8 +13,8 @@ struct ModelFlags {
   std::string log_level = "warn";
   std::string color = "auto";
 
-  // Declares the flags. Commands change the defaults in `options` before. Those that have their own -t and -b (lists), or
-  // no use for them, leave them out.
+  // Declares the flags. Commands change the defaults in `options` before. Those that have their own -t and -b
+  // (lists), or no use for them, leave them out.
   enum Extent { kAll, kWithoutBatch };
   void Declare(FlagSet* flags, Extent extent = kAll);
   // After FlagSet::Parse: sees that a model is named once, that the KV types agree, and sets the log level.

@@ -10,8 +10,8 @@ namespace cachalot {
 // Insertions, deletions, replacements and swaps of neighbours that turn one word into the other.
 int EditDistance(std::string_view a, std::string_view b);
 
-// Of words that begin with each other the longer common beginning wins, then the smaller distance. "" when `known` is
-// empty. Leading dashes do not count.
+// Of words that begin with each other the longer common beginning wins, then the smaller distance. "" when
+// `known` is empty. Leading dashes do not count.
 std::string Nearest(std::string_view word, std::span<const std::string> known);
 
 }  // namespace cachalot

@@ -21,13 +21,18 @@ Result<PplTotals> ScoreWindows(Engine& engine, std::span<const PplWindow> window
       request.prompt_ids = windows[next].tokens;
       request.prompt_logprobs = true;
       State& state = states[next++];
-      RETURN_IF_ERROR(engine.Submit(std::move(request), [&](const RequestOutput& output) {
-        state.logprobs.insert(state.logprobs.end(), output.prompt_logprobs.begin(), output.prompt_logprobs.end());
-        if (!output.error.ok()) status = output.error;
-        if (!output.finished) return;
-        state.finished = true;
-        ++finished;
-      }).status());
+      RETURN_IF_ERROR(engine
+                          .Submit(std::move(request),
+                                  [&](const RequestOutput& output) {
+                                    state.logprobs.insert(state.logprobs.end(),
+                                                          output.prompt_logprobs.begin(),
+                                                          output.prompt_logprobs.end());
+                                    if (!output.error.ok()) status = output.error;
+                                    if (!output.finished) return;
+                                    state.finished = true;
+                                    ++finished;
+                                  })
+                          .status());
     }
     RETURN_IF_ERROR(engine.Step());
     RETURN_IF_ERROR(status);
@@ -36,7 +41,8 @@ Result<PplTotals> ScoreWindows(Engine& engine, std::span<const PplWindow> window
       const PplWindow& window = windows[added];
       std::vector<float>& logprobs = states[added].logprobs;
       if (logprobs.size() + 1 != window.tokens.size()) {
-        return Internal("window {}: {} log-probabilities for {} tokens", added, logprobs.size(), window.tokens.size());
+        return Internal("window {}: {} log-probabilities for {} tokens", added, logprobs.size(),
+                        window.tokens.size());
       }
       totals.Add(std::span<const float>(logprobs).subspan(static_cast<size_t>(window.first_scored)));
       logprobs = {};

@@ -31,14 +31,20 @@ void SamplingFlags::Declare(FlagSet* flags) {
   flags->Section("Answer (defaults: the model's own where it has them)");
   flags->Int("-n,--n-predict,--predict", &max_tokens, -1, INT32_MAX, "N",
              "tokens at most (-1: until the model ends or the context is full)");
-  flags->Float("--temp,--temperature", &temperature, 0, 100, "X", "temperature (0: always the best token; default 0.8)");
+  flags->Float("--temp,--temperature", &temperature, 0, 100, "X",
+               "temperature (0: always the best token; default 0.8)");
   flags->Int("--top-k", &top_k, 0, INT32_MAX, "N", "only the N best tokens (0: all; default 40)");
-  flags->Float("--top-p", &top_p, 0, 1, "X", "only the best with this much probability together (default 0.95)");
-  flags->Float("--min-p", &min_p, 0, 1, "X", "only tokens with this part of the best one's probability (default 0.05)");
+  flags->Float("--top-p", &top_p, 0, 1, "X",
+               "only the best with this much probability together (default 0.95)");
+  flags->Float("--min-p", &min_p, 0, 1, "X",
+               "only tokens with this part of the best one's probability (default 0.05)");
   flags->Float("--repeat-penalty", &repeat_penalty, 0.01, 100, "X", "of tokens seen before (1: off)");
-  flags->Float("--presence-penalty", &presence_penalty, -100, 100, "X", "of tokens generated before (0: off)");
-  flags->Float("--frequency-penalty", &frequency_penalty, -100, 100, "X", "for each time generated before (0: off)");
-  flags->Strings("-l,--logit-bias", &logit_bias, "ID+X", "adds X to the logit of a token (ID-X subtracts); repeats");
+  flags->Float("--presence-penalty", &presence_penalty, -100, 100, "X",
+               "of tokens generated before (0: off)");
+  flags->Float("--frequency-penalty", &frequency_penalty, -100, 100, "X",
+               "for each time generated before (0: off)");
+  flags->Strings("-l,--logit-bias", &logit_bias, "ID+X",
+                 "adds X to the logit of a token (ID-X subtracts); repeats");
   flags->Int("-s,--seed", &seed, -1, INT64_MAX, "N", "same seed, same text (-1: random; --stats shows it)");
   flags->Strings("-r,--stop,--reverse-prompt", &stop, "TEXT", "ends the answer before this text; repeats");
   flags->Switch("--ignore-eos", &ignore_eos, "does not end where the model would");
@@ -94,9 +100,10 @@ Result<TokenBias> ParseLogitBias(const std::string& text) {
   const char* number = after_id;
   if (number < end && (*number == '+' || *number == '=')) ++number;
   const auto [after, error] = std::from_chars(number, end, bias.bias);
-  if (id_error != std::errc() || bias.token_id < 0 || error != std::errc() || after != end || after_id == end ||
-      !(std::abs(bias.bias) < kAny)) {
-    return InvalidArgument("--logit-bias: '{}' is not like 15043+1.5 or 15043-2 (token id, sign, number)", text);
+  if (id_error != std::errc() || bias.token_id < 0 || error != std::errc() || after != end ||
+      after_id == end || !(std::abs(bias.bias) < kAny)) {
+    return InvalidArgument("--logit-bias: '{}' is not like 15043+1.5 or 15043-2 (token id, sign, number)",
+                           text);
   }
   return bias;
 }

@@ -17,7 +17,9 @@ double Seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-double Speed(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0; }
+double Speed(int64_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
 
 }  // namespace
 
@@ -52,7 +54,8 @@ Result<std::vector<int32_t>> Session::ChatPrompt(const std::string& messages_jso
   input.messages = &messages;
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, bundle_.chat_template->Render(input));
   // A template of the model's own writes what belongs before the text; the stand-in knows nothing of it.
-  return tokens->Encode(prompt.text, {.add_special = !bundle_.has_own_template, .user_ranges = prompt.user_ranges});
+  return tokens->Encode(prompt.text,
+                        {.add_special = !bundle_.has_own_template, .user_ranges = prompt.user_ranges});
 }
 
 Result<std::vector<int32_t>> Session::TextPrompt(std::string_view text) const {
@@ -60,7 +63,8 @@ Result<std::vector<int32_t>> Session::TextPrompt(std::string_view text) const {
   return tokens->Encode(text);
 }
 
-Result<Answer> Session::Generate(Request request, const std::function<Status(const RequestOutput&)>& on_output,
+Result<Answer> Session::Generate(Request request,
+                                 const std::function<Status(const RequestOutput&)>& on_output,
                                  const StopOnInterrupt& stop) {
   Answer answer;
   answer.stats.prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
@@ -99,9 +103,10 @@ Result<Answer> Session::Generate(Request request, const std::function<Status(con
 std::string StatsText(const GenerationStats& stats) {
   // The first token comes out of the prompt's own step.
   const int64_t decoded = std::max<int64_t>(stats.generated_tokens - 1, 0);
-  return fmt::format("prompt    {} tokens, {:.2f} s, {:.1f} tokens/s\ngenerated {} tokens, {:.2f} s, {:.1f} tokens/s\n",
-                     stats.prompt_tokens, stats.prompt_seconds, Speed(stats.prompt_tokens, stats.prompt_seconds),
-                     stats.generated_tokens, stats.generate_seconds, Speed(decoded, stats.generate_seconds));
+  return fmt::format(
+      "prompt    {} tokens, {:.2f} s, {:.1f} tokens/s\ngenerated {} tokens, {:.2f} s, {:.1f} tokens/s\n",
+      stats.prompt_tokens, stats.prompt_seconds, Speed(stats.prompt_tokens, stats.prompt_seconds),
+      stats.generated_tokens, stats.generate_seconds, Speed(decoded, stats.generate_seconds));
 }
 
 }  // namespace cachalot

@@ -23,7 +23,7 @@ struct GenerationStats {
 struct Answer {
   std::string text;
   FinishReason reason = FinishReason::kStop;
-  bool interrupted = false;       // by Ctrl-C; the reason is kCancelled
+  bool interrupted = false;  // by Ctrl-C; the reason is kCancelled
   GenerationStats stats;
 };
 
@@ -44,8 +44,8 @@ class Session {
   // Tokens of a text as it is, with BOS as the model wants it.
   Result<std::vector<int32_t>> TextPrompt(std::string_view text) const;
 
-  // Runs one request. Text is handed over as it comes; an error from `on_output` (a closed output) ends the request and is
-  // returned. max_tokens below 0: until the model ends or the context is full.
+  // Runs one request. Text is handed over as it comes; an error from `on_output` (a closed output) ends the
+  // request and is returned. max_tokens below 0: until the model ends or the context is full.
   Result<Answer> Generate(Request request, const std::function<Status(const RequestOutput&)>& on_output,
                           const StopOnInterrupt& stop);
 

@@ -30,22 +30,23 @@ Status WriteWeights(const DummyModel& model, const std::string& folder, const Wr
                                      {tensor.info.dims, static_cast<size_t>(tensor.info.num_dims)}));
   }
   std::vector<std::byte> piece;
-  return writer.WriteFolder(folder, kShardBytes, [&](const SafetensorsTensor& target, ByteSink& sink) -> Status {
-    const DummyTensor& tensor = *by_name.at(target.name);
-    const int64_t row_bytes = DTypeBytes(tensor.info.dtype, tensor.num_cols());
-    const int64_t rows_at_once = std::max<int64_t>(1, kPieceBytes / row_bytes);
-    for (int64_t row = 0; row < tensor.num_rows(); row += rows_at_once) {
-      const int64_t count = std::min(rows_at_once, tensor.num_rows() - row);
-      piece.resize(static_cast<size_t>(count * row_bytes));
-      FillDummyRows(tensor, row, count, piece);
-      RETURN_IF_ERROR(sink.Append(piece));
-      done_bytes += static_cast<int64_t>(piece.size());
-      if (progress && !progress(done_bytes, total_bytes)) {
-        return Cancelled("stopped after {} of {} bytes", done_bytes, total_bytes);
-      }
-    }
-    return Status::Ok();
-  });
+  return writer.WriteFolder(folder, kShardBytes,
+                            [&](const SafetensorsTensor& target, ByteSink& sink) -> Status {
+                              const DummyTensor& tensor = *by_name.at(target.name);
+                              const int64_t row_bytes = DTypeBytes(tensor.info.dtype, tensor.num_cols());
+                              const int64_t rows_at_once = std::max<int64_t>(1, kPieceBytes / row_bytes);
+                              for (int64_t row = 0; row < tensor.num_rows(); row += rows_at_once) {
+                                const int64_t count = std::min(rows_at_once, tensor.num_rows() - row);
+                                piece.resize(static_cast<size_t>(count * row_bytes));
+                                FillDummyRows(tensor, row, count, piece);
+                                RETURN_IF_ERROR(sink.Append(piece));
+                                done_bytes += static_cast<int64_t>(piece.size());
+                                if (progress && !progress(done_bytes, total_bytes)) {
+                                  return Cancelled("stopped after {} of {} bytes", done_bytes, total_bytes);
+                                }
+                              }
+                              return Status::Ok();
+                            });
 }
 
 Status WriteTokenizer(const VocabTable& vocab, const std::string& folder) {
@@ -59,7 +60,8 @@ Status WriteTokenizer(const VocabTable& vocab, const std::string& folder) {
 }
 
 Status CopyTokenizer(const std::string& from, const std::string& to) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"}) {
     if (!FileExists(from + "/" + name)) continue;
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(from + "/" + name, int64_t{128} << 20));
     RETURN_IF_ERROR(WriteFileAtomically(to + "/" + name, text));
@@ -81,8 +83,9 @@ Status WriteDummyFolder(const DummyModel& model, const FolderTokenizer& tokenize
   RETURN_IF_ERROR(WriteWeights(model, folder, progress));
   RETURN_IF_ERROR(tokenizer.copy_from.empty() ? WriteTokenizer(tokenizer.vocab, folder)
                                               : CopyTokenizer(tokenizer.copy_from, folder));
-  return WriteFileAtomically(folder + "/config.json", DummyConfigJson(model.spec, model.type, tokenizer.vocab.bos_id,
-                                                                      tokenizer.vocab.eos_id));
+  return WriteFileAtomically(
+      folder + "/config.json",
+      DummyConfigJson(model.spec, model.type, tokenizer.vocab.bos_id, tokenizer.vocab.eos_id));
 }
 
 }  // namespace cachalot

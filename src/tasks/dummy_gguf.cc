@@ -21,13 +21,19 @@ const char* GgufArchitecture(DummyFamily family) {
   switch (family) {
     case DummyFamily::kLlama:
     case DummyFamily::kMistral:
-    case DummyFamily::kMixtral: return "llama";
-    case DummyFamily::kQwen2: return "qwen2";
-    case DummyFamily::kQwen3: return "qwen3";
-    case DummyFamily::kQwen3Moe: return "qwen3moe";
-    case DummyFamily::kDeepSeekMoe: return "deepseek";
+    case DummyFamily::kMixtral:
+      return "llama";
+    case DummyFamily::kQwen2:
+      return "qwen2";
+    case DummyFamily::kQwen3:
+      return "qwen3";
+    case DummyFamily::kQwen3Moe:
+      return "qwen3moe";
+    case DummyFamily::kDeepSeekMoe:
+      return "deepseek";
     case DummyFamily::kDeepSeekV2:
-    case DummyFamily::kDeepSeekV3: return "deepseek2";
+    case DummyFamily::kDeepSeekV3:
+      return "deepseek2";
   }
   return "";
 }
@@ -35,22 +41,29 @@ const char* GgufArchitecture(DummyFamily family) {
 // llama.cpp's LLAMA_FTYPE numbers, which are for people only.
 int FileType(DType type) {
   switch (type) {
-    case DType::kF32: return 0;
-    case DType::kF16: return 1;
-    case DType::kQ4_0: return 2;
-    case DType::kQ4_1: return 3;
-    case DType::kQ8_0: return 7;
-    case DType::kBF16: return 32;
-    default: return -1;
+    case DType::kF32:
+      return 0;
+    case DType::kF16:
+      return 1;
+    case DType::kQ4_0:
+      return 2;
+    case DType::kQ4_1:
+      return 3;
+    case DType::kQ8_0:
+      return 7;
+    case DType::kBF16:
+      return 32;
+    default:
+      return -1;
   }
 }
 
 // How a tensor of the file is made of generated ones.
 enum class Layout {
-  kRows,     // one or more tensors behind each other, row by row
-  kRotary,   // rows (head, half, i) become (head, i, half)
-  kKeyB,     // kv_b's key rows of each head, transposed
-  kValueB,   // kv_b's value rows of each head
+  kRows,    // one or more tensors behind each other, row by row
+  kRotary,  // rows (head, half, i) become (head, i, half)
+  kKeyB,    // kv_b's key rows of each head, transposed
+  kValueB,  // kv_b's value rows of each head
 };
 
 struct FileTensor {
@@ -68,7 +81,9 @@ void SetMetadata(const DummyModel& model, GgufWriter* writer) {
   const auto u32 = [&](const char* key, int64_t value) {
     writer->SetU32(arch + "." + key, static_cast<uint32_t>(value));
   };
-  const auto f32 = [&](const char* key, double value) { writer->SetF32(arch + "." + key, static_cast<float>(value)); };
+  const auto f32 = [&](const char* key, double value) {
+    writer->SetF32(arch + "." + key, static_cast<float>(value));
+  };
   writer->SetString("general.architecture", arch);
   writer->SetString("general.type", "model");
   writer->SetString("general.name", fmt::format("dummy {}", spec.name));
@@ -79,7 +94,8 @@ void SetMetadata(const DummyModel& model, GgufWriter* writer) {
   u32("block_count", spec.layers);
   u32("context_length", spec.context);
   u32("embedding_length", spec.hidden);
-  u32("feed_forward_length", spec.family == DummyFamily::kMixtral ? spec.moe_intermediate : spec.intermediate);
+  u32("feed_forward_length",
+      spec.family == DummyFamily::kMixtral ? spec.moe_intermediate : spec.intermediate);
   u32("vocab_size", spec.vocab_size);
   u32("attention.head_count", spec.q_heads);
   f32("attention.layer_norm_rms_epsilon", spec.eps);
@@ -90,7 +106,8 @@ void SetMetadata(const DummyModel& model, GgufWriter* writer) {
     u32("attention.value_length", spec.kv_lora);
     u32("attention.key_length_mla", spec.nope_dim + spec.rope_dim);
     u32("attention.value_length_mla", spec.v_dim);
-    u32("attention.q_lora_rank", spec.q_lora);  // 0 too: llama.cpp does without the key at V2-Lite's 27 layers only
+    u32("attention.q_lora_rank",
+        spec.q_lora);  // 0 too: llama.cpp does without the key at V2-Lite's 27 layers only
     u32("attention.kv_lora_rank", spec.kv_lora);
     u32("rope.dimension_count", spec.rope_dim);
   } else {
@@ -138,7 +155,8 @@ std::vector<float> Llama3Divisors(const DummySpec& spec) {
 
 class Planner {
  public:
-  Planner(const DummyModel& model, const std::vector<DummyTensor>& tensors) : model_(model), tensors_(tensors) {}
+  Planner(const DummyModel& model, const std::vector<DummyTensor>& tensors)
+      : model_(model), tensors_(tensors) {}
 
   std::vector<FileTensor> Plan() {
     for (const auto& tensor : tensors_) {
@@ -173,7 +191,8 @@ class Planner {
     if (stacked) file.dims.push_back(1);
     file.dims.insert(file.dims.end(), tensor.info.dims, tensor.info.dims + tensor.info.num_dims);
     file.sources.push_back(&tensor);
-    if (Permutes() && (tensor.role == DummyRole::kQ || tensor.role == DummyRole::kK)) file.layout = Layout::kRotary;
+    if (Permutes() && (tensor.role == DummyRole::kQ || tensor.role == DummyRole::kK))
+      file.layout = Layout::kRotary;
     if (stacked) stacks_[name] = files_.size();
     files_.push_back(std::move(file));
   }
@@ -251,17 +270,20 @@ class Writer {
   void Unit(const FileTensor& file, const DummyTensor& source, const DummyRows& rows, int64_t unit,
             std::byte* out) const {
     switch (file.layout) {
-      case Layout::kRows: return Row(file, source, rows, unit, out);
+      case Layout::kRows:
+        return Row(file, source, rows, unit, out);
       case Layout::kRotary: {
-        const int64_t half = spec_.head_dim / 2, head = unit / spec_.head_dim, in_head = unit % spec_.head_dim;
+        const int64_t half = spec_.head_dim / 2, head = unit / spec_.head_dim,
+                      in_head = unit % spec_.head_dim;
         return Row(file, source, rows, head * spec_.head_dim + (in_head % 2) * half + in_head / 2, out);
       }
       case Layout::kValueB: {
         const int64_t head = unit / spec_.v_dim;
-        return Row(file, source, rows, head * (spec_.nope_dim + spec_.v_dim) + spec_.nope_dim + unit % spec_.v_dim,
-                   out);
+        return Row(file, source, rows,
+                   head * (spec_.nope_dim + spec_.v_dim) + spec_.nope_dim + unit % spec_.v_dim, out);
       }
-      case Layout::kKeyB: return KeyHead(file, source, rows, unit, out);
+      case Layout::kKeyB:
+        return KeyHead(file, source, rows, unit, out);
     }
   }
 
@@ -284,7 +306,8 @@ class Writer {
     std::vector<float> values(static_cast<size_t>(nope * rank)), turned(values.size());
     FindQuantFormat(source.info.dtype)->decode(stored.data(), values.data(), nope * rank);
     for (int64_t i = 0; i < nope; ++i) {
-      for (int64_t j = 0; j < rank; ++j) turned[static_cast<size_t>(j * nope + i)] = values[static_cast<size_t>(i * rank + j)];
+      for (int64_t j = 0; j < rank; ++j)
+        turned[static_cast<size_t>(j * nope + i)] = values[static_cast<size_t>(i * rank + j)];
     }
     FindQuantFormat(file.dtype)->encode(turned.data(), out, nope * rank);
   }
@@ -308,10 +331,11 @@ class Writer {
 
 }  // namespace
 
-Status WriteDummyGguf(const DummyModel& model, const std::vector<GgufEntry>& tokenizer, const std::string& path,
-                      const WriteProgress& progress) {
+Status WriteDummyGguf(const DummyModel& model, const std::vector<GgufEntry>& tokenizer,
+                      const std::string& path, const WriteProgress& progress) {
   if (GetDTypeInfo(model.type).ggml_type < 0) {
-    return Unsupported("{}: GGUF has no type {}; give a folder as the output instead", path, DTypeName(model.type));
+    return Unsupported("{}: GGUF has no type {}; give a folder as the output instead", path,
+                       DTypeName(model.type));
   }
   const std::vector<DummyTensor> tensors = ListDummyTensors(model.spec, model.type);
   const std::vector<FileTensor> files = Planner(model, tensors).Plan();

@@ -27,8 +27,8 @@ Result<std::vector<GgufEntry>> CopyTokenizerEntries(const GgufFile& file, int32_
   return entries;
 }
 
-Status ToGguf(DummyModel model, const std::string& from, const std::string& out, const WriteProgress& progress,
-              DummyReport* report) {
+Status ToGguf(DummyModel model, const std::string& from, const std::string& out,
+              const WriteProgress& progress, DummyReport* report) {
   std::vector<GgufEntry> tokenizer;
   if (from.empty()) {
     tokenizer = VocabMetadata(MakeDummyVocab(model.spec));
@@ -45,8 +45,8 @@ Status ToGguf(DummyModel model, const std::string& from, const std::string& out,
   return WriteDummyGguf(model, tokenizer, out, progress);
 }
 
-Status ToFolder(DummyModel model, const std::string& from, const std::string& out, const WriteProgress& progress,
-                DummyReport* report) {
+Status ToFolder(DummyModel model, const std::string& from, const std::string& out,
+                const WriteProgress& progress, DummyReport* report) {
   FolderTokenizer tokenizer;
   if (from.empty()) {
     tokenizer.vocab = MakeDummyVocab(model.spec);
@@ -58,7 +58,8 @@ Status ToFolder(DummyModel model, const std::string& from, const std::string& ou
     ASSIGN_OR_RETURN(tokenizer.vocab, ReadGgufVocab(*file));
     model.spec.vocab_size = 0;
   }
-  model.spec.vocab_size = std::max(model.spec.vocab_size, static_cast<int32_t>(tokenizer.vocab.tokens.size()));
+  model.spec.vocab_size =
+      std::max(model.spec.vocab_size, static_cast<int32_t>(tokenizer.vocab.tokens.size()));
   report->vocab_size = model.spec.vocab_size;
   return WriteDummyFolder(model, tokenizer, out, progress);
 }

@@ -1,4 +1,7 @@
-// Dummies as files: GGUF and folder hold the in-memory values, in the layout of each, and the same vocabulary.
+// Dummies as files: GGUF and folder hold the in-memory values, in the layout of each, and the same
+// vocabulary.
+#include "tasks/dummy_model.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +14,6 @@
 #include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "quant/format.h"
-#include "tasks/dummy_model.h"
 #include "tasks/model_files.h"
 #include "tasks/vocab_json.h"
 #include "tokenizer/tokenizer.h"
@@ -173,8 +175,8 @@ TEST_F(DummyModelTest, VocabularyFromElsewhere) {
     EXPECT_EQ(Tokenizer::FromFolder(folder).value()->Encode(text).value(), wanted);
   }
   // Another size of vocabulary changes the model's.
-  const auto gguf = WriteGguf({.spec = "tiny-deepseek-v3", .type = "q8_0", .vocab = Path("source.gguf"),
-                               .out = Path("mixed.gguf")});
+  const auto gguf = WriteGguf(
+      {.spec = "tiny-deepseek-v3", .type = "q8_0", .vocab = Path("source.gguf"), .out = Path("mixed.gguf")});
   EXPECT_EQ(gguf->FindTensor("token_embd.weight")->dims[0], 640);
   EXPECT_EQ(gguf->Int("deepseek2.vocab_size", 0, 1 << 20).value(), 640);
 }
@@ -183,9 +185,12 @@ TEST_F(DummyModelTest, ErrorsNameThePlace) {
   const auto message = [](DummyRequest request) { return WriteDummy(request, nullptr).status().message(); };
   EXPECT_THAT(message({.spec = "tiny-llama", .type = "fp8", .out = Path("a.gguf")}), HasSubstr("F8_E4M3"));
   EXPECT_THAT(message({.spec = "tiny-llama", .type = "q4_0", .out = Path("folder")}), HasSubstr("Q4_0"));
-  EXPECT_THAT(message({.spec = "tiny-llama", .vocab = Path("absent"), .out = Path("a.gguf")}), HasSubstr("absent"));
-  EXPECT_THAT(message({.spec = "tiny-llama", .out = "/nonexistent/a.gguf"}), HasSubstr("/nonexistent/a.gguf"));
-  const auto stopped = WriteDummy({.spec = "tiny-llama", .out = Path("b.gguf")}, [](int64_t, int64_t) { return false; });
+  EXPECT_THAT(message({.spec = "tiny-llama", .vocab = Path("absent"), .out = Path("a.gguf")}),
+              HasSubstr("absent"));
+  EXPECT_THAT(message({.spec = "tiny-llama", .out = "/nonexistent/a.gguf"}),
+              HasSubstr("/nonexistent/a.gguf"));
+  const auto stopped =
+      WriteDummy({.spec = "tiny-llama", .out = Path("b.gguf")}, [](int64_t, int64_t) { return false; });
   EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled);
   EXPECT_FALSE(FileExists(Path("b.gguf")));
 }

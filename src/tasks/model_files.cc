@@ -48,8 +48,10 @@ Result<ModelFiles> ListGguf(const std::string& path) {
   files.num_files = static_cast<int64_t>(gguf->files().size());
   files.file_bytes = gguf->total_bytes();
   for (const auto& tensor : gguf->tensors()) {
-    files.tensors.push_back(
-        {tensor.name, tensor.dtype, {tensor.dims.begin(), tensor.dims.begin() + tensor.num_dims}, tensor.bytes});
+    files.tensors.push_back({tensor.name,
+                             tensor.dtype,
+                             {tensor.dims.begin(), tensor.dims.begin() + tensor.num_dims},
+                             tensor.bytes});
   }
   for (const auto& entry : gguf->entries()) {
     files.metadata.push_back({entry.key, entry.value.TypeName(), entry.value.Text(kMaxValueChars)});

@@ -45,9 +45,13 @@ void PplTotals::Add(std::span<const float> logprobs) {
   count_ += static_cast<int64_t>(logprobs.size());
 }
 
-double PplTotals::mean_nll() const { return count_ == 0 ? 0.0 : sum_ / static_cast<double>(count_); }
+double PplTotals::mean_nll() const {
+  return count_ == 0 ? 0.0 : sum_ / static_cast<double>(count_);
+}
 
-double PplTotals::perplexity() const { return std::exp(mean_nll()); }
+double PplTotals::perplexity() const {
+  return std::exp(mean_nll());
+}
 
 double PplTotals::nll_error() const {
   if (count_ < 2) return 0.0;

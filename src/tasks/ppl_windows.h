@@ -1,10 +1,10 @@
 // The two ways to cut a text into pieces whose tokens are scored, and what the scores add up to.
 //
-// Chunks are llama.cpp's: non-overlapping pieces of `context` tokens, of which only what follows the first half is scored,
-// so that every scored token has at least context / 2 tokens before it; a rest that is no whole chunk is left out. The
-// first token of a chunk is replaced by BOS where the model begins its texts with one. llama-perplexity wants at least two
-// chunks of text; one is enough here.
-// Windows score every token: pieces of window - 1 tokens with BOS before each, the last one may be short.
+// Chunks are llama.cpp's: non-overlapping pieces of `context` tokens, of which only what follows the first
+// half is scored, so that every scored token has at least context / 2 tokens before it; a rest that is no
+// whole chunk is left out. The first token of a chunk is replaced by BOS where the model begins its texts
+// with one. llama-perplexity wants at least two chunks of text; one is enough here. Windows score every
+// token: pieces of window - 1 tokens with BOS before each, the last one may be short.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ class PplTotals {
   int64_t count() const { return count_; }
   double mean_nll() const;
   double perplexity() const;
-  // One standard error of the mean, as if tokens were independent; the perplexity's is this times the perplexity.
+  // One standard error of the mean, as if tokens were independent; the perplexity's is this times the
+  // perplexity.
   double nll_error() const;
 
  private:

@@ -26,7 +26,9 @@ std::vector<int32_t> Count(int32_t n) {
   return tokens;
 }
 
-std::string TempPath(const std::string& name) { return ::testing::TempDir() + "cachalot_tasks_" + name; }
+std::string TempPath(const std::string& name) {
+  return ::testing::TempDir() + "cachalot_tasks_" + name;
+}
 
 TEST(PplWindowsTest, ChunksScoreTheirSecondHalf) {
   const auto chunks = CutChunks(Count(21), 8, 1).value();
@@ -71,7 +73,8 @@ TEST(PplTotalsTest, MeanAndError) {
 TEST(TokenInputTest, ListsAndFiles) {
   EXPECT_THAT(ReadTokenIds("1,2, 3").value(), ElementsAre(1, 2, 3));
   EXPECT_TRUE(ReadTokenIds("").value().empty());
-  for (const char* bad : {"1,-2", "1;2", "abc", "99999999999", "1.5"}) EXPECT_FALSE(ReadTokenIds(bad).ok()) << bad;
+  for (const char* bad : {"1,-2", "1;2", "abc", "99999999999", "1.5"})
+    EXPECT_FALSE(ReadTokenIds(bad).ok()) << bad;
   const std::string json = TempPath("tokens.json");
   ASSERT_TRUE(WriteFileAtomically(json, R"({"tokens": [5, 6]})").ok());
   EXPECT_THAT(ReadTokenIds(json).value(), ElementsAre(5, 6));
@@ -91,12 +94,15 @@ TEST(TokenInputTest, Safetensors) {
   ASSERT_TRUE(writer.AddTensor("other", DType::kI32, dims).ok());
   ASSERT_TRUE(writer.AddTensor("floats", DType::kF32, dims).ok());
   const std::string path = TempPath("tokens.safetensors");
-  ASSERT_TRUE(writer.WriteFile(path, [](const SafetensorsTensor& tensor, ByteSink& sink) -> Status {
-    const int64_t wide[] = {9, 8, 7};
-    const int32_t narrow[] = {1, 2, 3};
-    return tensor.name == "tokens" ? sink.Append(std::as_bytes(std::span(wide)))
-                                   : sink.Append(std::as_bytes(std::span(narrow)));
-  }).ok());
+  ASSERT_TRUE(writer
+                  .WriteFile(path,
+                             [](const SafetensorsTensor& tensor, ByteSink& sink) -> Status {
+                               const int64_t wide[] = {9, 8, 7};
+                               const int32_t narrow[] = {1, 2, 3};
+                               return tensor.name == "tokens" ? sink.Append(std::as_bytes(std::span(wide)))
+                                                              : sink.Append(std::as_bytes(std::span(narrow)));
+                             })
+                  .ok());
   EXPECT_THAT(ReadTokenIds(path).value(), ElementsAre(9, 8, 7));
   EXPECT_THAT(ReadTokenIds(path + ":other").value(), ElementsAre(1, 2, 3));
   EXPECT_THAT(ReadTokenIds(path + ":absent").status().message(), HasSubstr("absent"));

@@ -23,8 +23,10 @@ Result<std::vector<int32_t>> ReadList(const std::string& text) {
     int32_t id = 0;
     const auto [next, error] = std::from_chars(at, end, id);
     if (error != std::errc() || id < 0 || (next < end && *next != ',' && *next != ' ' && *next != '\n')) {
-      return InvalidArgument("'{}': token ids are whole numbers from 0 with commas between, or FILE.json, or "
-                             "FILE.safetensors:NAME", text.size() > 60 ? text.substr(0, 60) + "…" : text);
+      return InvalidArgument(
+          "'{}': token ids are whole numbers from 0 with commas between, or FILE.json, or "
+          "FILE.safetensors:NAME",
+          text.size() > 60 ? text.substr(0, 60) + "…" : text);
     }
     ids.push_back(id);
     at = next;
@@ -36,7 +38,8 @@ Result<std::vector<int32_t>> ReadJson(const std::string& path) {
   ASSIGN_OR_RETURN(const nlohmann::json root, ParseJsonFile(path));
   const nlohmann::json* list = &root;
   if (root.is_object() && root.contains("tokens")) list = &root["tokens"];
-  if (!list->is_array()) return Corrupt("{}: neither a list of token ids nor an object with \"tokens\"", path);
+  if (!list->is_array())
+    return Corrupt("{}: neither a list of token ids nor an object with \"tokens\"", path);
   std::vector<int32_t> ids;
   for (const auto& id : *list) {
     if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
@@ -53,8 +56,8 @@ Result<std::vector<int32_t>> ReadSafetensors(const std::string& path, const std:
   if (tensor == nullptr) return NotFound("{}: there is no tensor '{}'", path, name);
   const int64_t size = tensor->dtype == DType::kI64 ? 8 : 4;
   if ((tensor->dtype != DType::kI64 && tensor->dtype != DType::kI32) || tensor->bytes / size > kMaxTokens) {
-    return Unsupported("{}: tensor '{}' is {} with {} bytes; token ids are I32 or I64, at most {}", path, name,
-                       DTypeName(tensor->dtype), tensor->bytes, kMaxTokens);
+    return Unsupported("{}: tensor '{}' is {} with {} bytes; token ids are I32 or I64, at most {}", path,
+                       name, DTypeName(tensor->dtype), tensor->bytes, kMaxTokens);
   }
   std::vector<std::byte> bytes(static_cast<size_t>(tensor->bytes));
   RETURN_IF_ERROR(file->files()[static_cast<size_t>(tensor->file_idx)]->ReadAt(tensor->offset, bytes));

@@ -9,8 +9,8 @@
 
 namespace cachalot {
 
-// "1,2,3" · FILE.json holding [..] or {"tokens": [..]} · FILE.safetensors or FILE.safetensors:NAME holding an I32 or I64
-// tensor (NAME "tokens" when not given).
+// "1,2,3" · FILE.json holding [..] or {"tokens": [..]} · FILE.safetensors or FILE.safetensors:NAME holding an
+// I32 or I64 tensor (NAME "tokens" when not given).
 Result<std::vector<int32_t>> ReadTokenIds(const std::string& text);
 
 }  // namespace cachalot

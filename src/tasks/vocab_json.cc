@@ -15,12 +15,14 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kMaxTokens = 4'000'000;
 
 bool IsAdded(int32_t type) {
-  return type == static_cast<int32_t>(TokenType::kControl) || type == static_cast<int32_t>(TokenType::kUserDefined) ||
+  return type == static_cast<int32_t>(TokenType::kControl) ||
+         type == static_cast<int32_t>(TokenType::kUserDefined) ||
          type == static_cast<int32_t>(TokenType::kUnknown);
 }
 
 std::string TokenText(const VocabTable& vocab, int32_t id) {
-  return id >= 0 && id < static_cast<int32_t>(vocab.tokens.size()) ? vocab.tokens[static_cast<size_t>(id)] : "";
+  return id >= 0 && id < static_cast<int32_t>(vocab.tokens.size()) ? vocab.tokens[static_cast<size_t>(id)]
+                                                                   : "";
 }
 
 Json AddedTokens(const VocabTable& vocab) {
@@ -43,7 +45,9 @@ Json PostProcessor(const VocabTable& vocab) {
       {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", false}, {"use_regex", true}};
   const std::string bos = TokenText(vocab, vocab.bos_id);
   if (!vocab.add_bos || bos.empty()) return byte_level;
-  const auto special = [&](int type_id) { return Json{{"SpecialToken", {{"id", bos}, {"type_id", type_id}}}}; };
+  const auto special = [&](int type_id) {
+    return Json{{"SpecialToken", {{"id", bos}, {"type_id", type_id}}}};
+  };
   const auto sequence = [](const char* id, int type_id) {
     return Json{{"Sequence", {{"id", id}, {"type_id", type_id}}}};
   };
@@ -57,7 +61,8 @@ Json PostProcessor(const VocabTable& vocab) {
 }
 
 Status ReadAdded(const nlohmann::json& root, const std::string& place, VocabTable* vocab,
-                 std::vector<std::pair<int64_t, std::string>>* tokens, std::vector<std::pair<int64_t, bool>>* special) {
+                 std::vector<std::pair<int64_t, std::string>>* tokens,
+                 std::vector<std::pair<int64_t, bool>>* special) {
   if (!root.contains("added_tokens")) return Status::Ok();
   for (const auto& added : root["added_tokens"]) {
     if (!added.is_object() || !added.contains("id") || !added["id"].is_number_integer() ||
@@ -73,7 +78,8 @@ Status ReadAdded(const nlohmann::json& root, const std::string& place, VocabTabl
 
 // "left right", or ["left", "right"] as newer files have it.
 Status ReadMerges(const nlohmann::json& model, const std::string& place, VocabTable* vocab) {
-  if (!model.contains("merges") || !model["merges"].is_array()) return Corrupt("{}: model.merges is no list", place);
+  if (!model.contains("merges") || !model["merges"].is_array())
+    return Corrupt("{}: model.merges is no list", place);
   for (const auto& merge : model["merges"]) {
     if (merge.is_string()) {
       vocab->merges.push_back(merge.get<std::string>());
@@ -106,7 +112,8 @@ Result<std::string> TokenizerJson(const VocabTable& vocab) {
     splits.push_back(
         {{"type", "Split"}, {"pattern", {{"Regex", split}}}, {"behavior", "Isolated"}, {"invert", false}});
   }
-  splits.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
+  splits.push_back(
+      {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
   Json ids = Json::object();
   for (size_t id = 0; id < vocab.tokens.size(); ++id) {
     // Appended without the search for the key that ordered_json's [] makes: tokens are unique.
@@ -122,7 +129,8 @@ Result<std::string> TokenizerJson(const VocabTable& vocab) {
       {"normalizer", pre->nfc ? Json{{"type", "NFC"}} : Json(nullptr)},
       {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(splits)}}},
       {"post_processor", PostProcessor(vocab)},
-      {"decoder", {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
+      {"decoder",
+       {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}}},
       {"model",
        {{"type", "BPE"},
         {"dropout", nullptr},
@@ -157,8 +165,9 @@ std::string TokenizerConfigJson(const VocabTable& vocab) {
 Result<VocabTable> ReadGgufVocab(const GgufFile& file) {
   ASSIGN_OR_RETURN(const std::string model, file.String("tokenizer.ggml.model"));
   if (model != "gpt2") {
-    return Unsupported("{}: tokenizer.ggml.model is '{}': only gpt2 (byte-level BPE) can become a tokenizer.json",
-                       file.path(), model);
+    return Unsupported(
+        "{}: tokenizer.ggml.model is '{}': only gpt2 (byte-level BPE) can become a tokenizer.json",
+        file.path(), model);
   }
   VocabTable vocab;
   ASSIGN_OR_RETURN(vocab.pre, file.StringOr("tokenizer.ggml.pre", "default"));
@@ -204,13 +213,15 @@ Result<VocabTable> ReadFolderVocab(const std::string& folder, const std::string&
   std::vector<std::pair<int64_t, std::string>> tokens;
   std::vector<std::pair<int64_t, bool>> special;
   for (const auto& [text, id] : root["model"]["vocab"].items()) {
-    if (!id.is_number_integer()) return Corrupt("{}: model.vocab: the id of a token is {}", place, JsonPreview(id));
+    if (!id.is_number_integer())
+      return Corrupt("{}: model.vocab: the id of a token is {}", place, JsonPreview(id));
     tokens.emplace_back(id.get<int64_t>(), text);
   }
   RETURN_IF_ERROR(ReadAdded(root, place, &vocab, &tokens, &special));
   RETURN_IF_ERROR(ReadMerges(root["model"], place, &vocab));
   for (const auto& [id, text] : tokens) {
-    if (id < 0 || id >= kMaxTokens) return Corrupt("{}: token id {} is not in 0..{}", place, id, kMaxTokens - 1);
+    if (id < 0 || id >= kMaxTokens)
+      return Corrupt("{}: token id {} is not in 0..{}", place, id, kMaxTokens - 1);
     const auto at = static_cast<size_t>(id);
     if (at >= vocab.tokens.size()) vocab.tokens.resize(at + 1), vocab.types.resize(at + 1);
     vocab.tokens[at] = text;
@@ -228,7 +239,8 @@ Result<VocabTable> ReadFolderVocab(const std::string& folder, const std::string&
   const auto find = [&](const char* key) -> int32_t {
     const std::string text = SpecialText(config, key);
     const auto found = std::find(vocab.tokens.begin(), vocab.tokens.end(), text);
-    return text.empty() || found == vocab.tokens.end() ? -1 : static_cast<int32_t>(found - vocab.tokens.begin());
+    return text.empty() || found == vocab.tokens.end() ? -1
+                                                       : static_cast<int32_t>(found - vocab.tokens.begin());
   };
   vocab.bos_id = find("bos_token");
   vocab.eos_id = find("eos_token");

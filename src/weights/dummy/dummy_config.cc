@@ -15,15 +15,24 @@ struct HubNames {
 
 HubNames NamesOf(DummyFamily family) {
   switch (family) {
-    case DummyFamily::kLlama: return {"LlamaForCausalLM", "llama"};
-    case DummyFamily::kMistral: return {"MistralForCausalLM", "mistral"};
-    case DummyFamily::kQwen2: return {"Qwen2ForCausalLM", "qwen2"};
-    case DummyFamily::kQwen3: return {"Qwen3ForCausalLM", "qwen3"};
-    case DummyFamily::kMixtral: return {"MixtralForCausalLM", "mixtral"};
-    case DummyFamily::kQwen3Moe: return {"Qwen3MoeForCausalLM", "qwen3_moe"};
-    case DummyFamily::kDeepSeekMoe: return {"DeepseekForCausalLM", "deepseek"};
-    case DummyFamily::kDeepSeekV2: return {"DeepseekV2ForCausalLM", "deepseek_v2"};
-    case DummyFamily::kDeepSeekV3: return {"DeepseekV3ForCausalLM", "deepseek_v3"};
+    case DummyFamily::kLlama:
+      return {"LlamaForCausalLM", "llama"};
+    case DummyFamily::kMistral:
+      return {"MistralForCausalLM", "mistral"};
+    case DummyFamily::kQwen2:
+      return {"Qwen2ForCausalLM", "qwen2"};
+    case DummyFamily::kQwen3:
+      return {"Qwen3ForCausalLM", "qwen3"};
+    case DummyFamily::kMixtral:
+      return {"MixtralForCausalLM", "mixtral"};
+    case DummyFamily::kQwen3Moe:
+      return {"Qwen3MoeForCausalLM", "qwen3_moe"};
+    case DummyFamily::kDeepSeekMoe:
+      return {"DeepseekForCausalLM", "deepseek"};
+    case DummyFamily::kDeepSeekV2:
+      return {"DeepseekV2ForCausalLM", "deepseek_v2"};
+    case DummyFamily::kDeepSeekV3:
+      return {"DeepseekV3ForCausalLM", "deepseek_v3"};
   }
   return {"", ""};
 }

@@ -5,6 +5,8 @@ namespace {
 
 using enum DummyFamily;
 
+// One model, one paragraph.
+// clang-format off
 constexpr DummySpec kSpecs[] = {
     // Small enough for tests: every code path of the family, no meaning.
     {.name = "tiny-llama", .family = kLlama, .vocab = VocabFamily::kSmolLm, .layers = 2, .hidden = 64,
@@ -115,10 +117,13 @@ constexpr DummySpec kSpecs[] = {
      .kv_lora = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .yarn_factor = 40, .yarn_mscale = 1.0,
      .mtp_layers = 1, .type = DType::kFP8E4M3},
 };
+// clang-format on
 
 }  // namespace
 
-std::span<const DummySpec> AllDummySpecs() { return kSpecs; }
+std::span<const DummySpec> AllDummySpecs() {
+  return kSpecs;
+}
 
 Result<DummySpec> FindDummySpec(std::string_view name) {
   std::string names;

@@ -12,10 +12,30 @@
 
 namespace cachalot {
 
-enum class DummyFamily { kLlama, kMistral, kQwen2, kQwen3, kMixtral, kQwen3Moe, kDeepSeekMoe, kDeepSeekV2, kDeepSeekV3 };
+enum class DummyFamily {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kMixtral,
+  kQwen3Moe,
+  kDeepSeekMoe,
+  kDeepSeekV2,
+  kDeepSeekV3
+};
 
 // Whose special tokens, pre-tokenizer and template a generated vocabulary imitates.
-enum class VocabFamily { kSmolLm, kLlama3, kMistral, kQwen2, kQwen3, kR1Qwen, kR1Llama, kDeepSeekLlm, kDeepSeekV3 };
+enum class VocabFamily {
+  kSmolLm,
+  kLlama3,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kR1Qwen,
+  kR1Llama,
+  kDeepSeekLlm,
+  kDeepSeekV3
+};
 
 struct DummySpec {
   const char* name;
@@ -66,8 +86,8 @@ std::span<const DummySpec> AllDummySpecs();
 // kNotFound names the specs there are.
 Result<DummySpec> FindDummySpec(std::string_view name);
 
-// The config.json that such a model has on the hub, in the classic spelling. `type` is what torch_dtype and the
-// quantization_config (FP8) say; ids of -1 are left out.
+// The config.json that such a model has on the hub, in the classic spelling. `type` is what torch_dtype and
+// the quantization_config (FP8) say; ids of -1 are left out.
 std::string DummyConfigJson(const DummySpec& spec, DType type, int32_t bos_id = -1, int32_t eos_id = -1);
 
 }  // namespace cachalot

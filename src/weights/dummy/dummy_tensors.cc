@@ -12,7 +12,8 @@ struct RoleNames {
   const char* gguf;
 };
 
-// Mixtral alone spells its experts differently; see ExpertName.
+// Mixtral alone spells its experts differently; see Name().
+// clang-format off
 RoleNames NamesOf(DummyRole role) {
   switch (role) {
     case DummyRole::kEmbed: return {"model.embed_tokens.weight", "token_embd.weight"};
@@ -54,6 +55,7 @@ RoleNames NamesOf(DummyRole role) {
   }
   return {"", ""};
 }
+// clang-format on
 
 // Collects the tensors of one model in file order.
 class Lister {
@@ -126,11 +128,11 @@ class Lister {
   }
 
   void Experts() {
-    Matrix(DummyRole::kRouter, spec_.experts, spec_.hidden, 1.0f / std::sqrt(static_cast<float>(spec_.hidden)),
-           PlainType());
+    Matrix(DummyRole::kRouter, spec_.experts, spec_.hidden,
+           1.0f / std::sqrt(static_cast<float>(spec_.hidden)), PlainType());
     if (spec_.family == DummyFamily::kDeepSeekV3) {
-      // Never negative, as in a model whose biases were shifted: engines that mask groups with 0 then agree with those
-      // that mask with -inf.
+      // Never negative, as in a model whose biases were shifted: engines that mask groups with 0 then agree
+      // with those that mask with -inf.
       Add(DummyRole::kRouterBias, {spec_.experts}, DType::kF32, 0.5f, 0.02f);
     }
     for (expert_ = 0; expert_ < spec_.experts; ++expert_) {
@@ -146,7 +148,8 @@ class Lister {
     Linear(DummyRole::kSharedDown, spec_.hidden, shared, ResidualGain());
   }
 
-  // What is added to the residual stream is kept small, so that it grows to about twice its size over all layers.
+  // What is added to the residual stream is kept small, so that it grows to about twice its size over all
+  // layers.
   float ResidualGain() const { return 1.0f / std::sqrt(2.0f * static_cast<float>(spec_.layers)); }
 
   DType PlainType() const {
@@ -161,7 +164,8 @@ class Lister {
     if (type_ != DType::kFP8E4M3) return;
     tensors_.back().std = 1.0f / kScalePerDeviation;
     const std::string name = tensors_.back().info.name + "_scale_inv";
-    Add(DummyRole::kBlockScale, {(rows + 127) / 128, (cols + 127) / 128}, DType::kF32, std * kScalePerDeviation, 0.0f);
+    Add(DummyRole::kBlockScale, {(rows + 127) / 128, (cols + 127) / 128}, DType::kF32,
+        std * kScalePerDeviation, 0.0f);
     tensors_.back().info.name = name;
     tensors_.back().fill = DummyFill::kBlockScale;
   }
@@ -176,7 +180,9 @@ class Lister {
     Add(role, {rows, cols}, type, 0.0f, std);
   }
 
-  void Vector(DummyRole role, int64_t size, float mean, float std) { Add(role, {size}, PlainType(), mean, std); }
+  void Vector(DummyRole role, int64_t size, float mean, float std) {
+    Add(role, {size}, PlainType(), mean, std);
+  }
 
   void Add(DummyRole role, std::initializer_list<int64_t> dims, DType type, float mean, float std) {
     DummyTensor tensor;
@@ -214,8 +220,12 @@ class Lister {
 
 }  // namespace
 
-const char* GgufNameOf(DummyRole role) { return NamesOf(role).gguf; }
+const char* GgufNameOf(DummyRole role) {
+  return NamesOf(role).gguf;
+}
 
-std::vector<DummyTensor> ListDummyTensors(const DummySpec& spec, DType type) { return Lister(spec, type).List(); }
+std::vector<DummyTensor> ListDummyTensors(const DummySpec& spec, DType type) {
+  return Lister(spec, type).List();
+}
 
 }  // namespace cachalot

@@ -1,5 +1,5 @@
-// The tensors of a dummy, under their Hugging Face names, each with its part in the model (which says how a GGUF file
-// calls it) and the distribution of its values.
+// The tensors of a dummy, under their Hugging Face names, each with its part in the model (which says how a
+// GGUF file calls it) and the distribution of its values.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 
 namespace cachalot {
 
+// clang-format off
 enum class DummyRole : uint8_t {
   kEmbed, kFinalNorm, kHead,
   kAttnNorm, kFfnNorm,
@@ -23,8 +24,10 @@ enum class DummyRole : uint8_t {
   kMtpEmbedNorm, kMtpHiddenNorm, kMtpProjection, kMtpFinalNorm,
   kBlockScale,  // the weight_scale_inv of an FP8 weight
 };
+// clang-format on
 
-// Suffix below "blk.N." (or the whole name for the three global ones); "" where GGUF keeps no such tensor by itself.
+// Suffix below "blk.N." (or the whole name for the three global ones); "" where GGUF keeps no such tensor by
+// itself.
 const char* GgufNameOf(DummyRole role);
 
 // How values are drawn: all around `mean` with deviation `std`.
@@ -33,7 +36,7 @@ enum class DummyFill : uint8_t { kNormal, kBlockScale };
 struct DummyTensor {
   SourceTensor info;
   DummyRole role = DummyRole::kEmbed;
-  int32_t layer = -1;   // -1: belongs to no layer
+  int32_t layer = -1;  // -1: belongs to no layer
   int32_t expert = -1;
   DummyFill fill = DummyFill::kNormal;
   float mean = 0.0f;
@@ -43,8 +46,8 @@ struct DummyTensor {
   int64_t num_cols() const { return info.dims[info.num_dims - 1]; }
 };
 
-// FP8 tensors are followed by their block scales. Weights are of `type`; norms, biases and router are not, as in real
-// files: F32 beside a block-quantised type, else the plain 16- or 32-bit type.
+// FP8 tensors are followed by their block scales. Weights are of `type`; norms, biases and router are not, as
+// in real files: F32 beside a block-quantised type, else the plain 16- or 32-bit type.
 std::vector<DummyTensor> ListDummyTensors(const DummySpec& spec, DType type);
 
 }  // namespace cachalot

@@ -1,5 +1,5 @@
-// The generated models: shapes that hold together, values of the promised distribution, the same bytes in any order, and
-// vocabularies in which every word is reachable.
+// The generated models: shapes that hold together, values of the promised distribution, the same bytes in any
+// order, and vocabularies in which every word is reachable.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ using ::testing::HasSubstr;
 
 std::vector<float> Decode(const DummyTensor& tensor, std::span<const std::byte> bytes) {
   std::vector<float> values(static_cast<size_t>(tensor.info.num_values()));
-  FindQuantFormat(tensor.info.dtype)->decode(bytes.data(), values.data(), static_cast<int64_t>(values.size()));
+  FindQuantFormat(tensor.info.dtype)
+      ->decode(bytes.data(), values.data(), static_cast<int64_t>(values.size()));
   return values;
 }
 
@@ -83,7 +84,8 @@ TEST(DummyValuesTest, DistributionInEveryType) {
     if (format.encode == nullptr) continue;
     SCOPED_TRACE(DTypeName(format.dtype));
     const auto tensors = ListDummyTensors(spec, format.dtype);
-    const auto up = std::find_if(tensors.begin(), tensors.end(), [](auto& t) { return t.role == DummyRole::kUp; });
+    const auto up =
+        std::find_if(tensors.begin(), tensors.end(), [](auto& t) { return t.role == DummyRole::kUp; });
     std::vector<std::byte> bytes(static_cast<size_t>(up->info.num_bytes()));
     FillDummyTensor(*up, bytes);
     double sum = 0, squares = 0;
@@ -160,14 +162,17 @@ std::vector<std::string> PlainBpe(std::vector<std::string> symbols,
 std::vector<std::string> Characters(const std::string& text) {
   std::vector<std::string> characters;
   for (const char c : text) {
-    if ((c & 0xc0) == 0x80) characters.back() += c;
-    else characters.emplace_back(1, c);
+    if ((c & 0xc0) == 0x80)
+      characters.back() += c;
+    else
+      characters.emplace_back(1, c);
   }
   return characters;
 }
 
 TEST(DummyVocabTest, EveryWordIsReachableAndSpecialsAreInPlace) {
-  for (const char* name : {"tiny-llama", "tiny-mistral", "tiny-deepseek-v3", "smollm2-135m", "mistral-7b", "qwen3-0.6b"}) {
+  for (const char* name :
+       {"tiny-llama", "tiny-mistral", "tiny-deepseek-v3", "smollm2-135m", "mistral-7b", "qwen3-0.6b"}) {
     SCOPED_TRACE(name);
     const auto spec = FindDummySpec(name).value();
     const VocabTable vocab = MakeDummyVocab(spec);

@@ -79,10 +79,14 @@ void Draw(Random random, const T* table, T* out, int64_t count) {
   for (; i < count; ++i) out[i] = table[random.Next() & kMask];
 }
 
-bool HasDirectBlocks(DType type) { return type == DType::kQ8_0 || type == DType::kQ4_0 || type == DType::kQ4_1; }
+bool HasDirectBlocks(DType type) {
+  return type == DType::kQ8_0 || type == DType::kQ4_0 || type == DType::kQ4_1;
+}
 
 // Deviation of the integers that the blocks are filled with, all of them equally likely.
-float BlockDeviation(DType type) { return type == DType::kQ8_0 ? 73.9f : 4.61f; }
+float BlockDeviation(DType type) {
+  return type == DType::kQ8_0 ? 73.9f : 4.61f;
+}
 
 void Put16Bytes(Random& random, void* out) {
   const uint64_t words[2] = {random.Next(), random.Next()};
@@ -133,16 +137,19 @@ void DummyRows::FillPlain(int64_t row, std::byte* out) const {
   }
   switch (row_bytes_ / cols) {
     case 1:
-      return Draw(random, reinterpret_cast<const uint8_t*>(table_.data()), reinterpret_cast<uint8_t*>(out), cols);
+      return Draw(random, reinterpret_cast<const uint8_t*>(table_.data()), reinterpret_cast<uint8_t*>(out),
+                  cols);
     case 2:
-      return Draw(random, reinterpret_cast<const uint16_t*>(table_.data()), reinterpret_cast<uint16_t*>(out), cols);
+      return Draw(random, reinterpret_cast<const uint16_t*>(table_.data()), reinterpret_cast<uint16_t*>(out),
+                  cols);
     default:
-      return Draw(random, reinterpret_cast<const uint32_t*>(table_.data()), reinterpret_cast<uint32_t*>(out), cols);
+      return Draw(random, reinterpret_cast<const uint32_t*>(table_.data()), reinterpret_cast<uint32_t*>(out),
+                  cols);
   }
 }
 
-// Blocks with random integers and one of 16 scales; the sign of the scale (Q4_0) or a minimum of -7.5 scales (Q4_1) keeps
-// the mean at zero.
+// Blocks with random integers and one of 16 scales; the sign of the scale (Q4_0) or a minimum of -7.5 scales
+// (Q4_1) keeps the mean at zero.
 void DummyRows::FillBlocks(int64_t row, std::byte* out) const {
   Random random(seed_ + static_cast<uint64_t>(row) * 0x9e3779b97f4a7c15ull);
   const int64_t num_blocks = tensor_.num_cols() / 32;

@@ -1,5 +1,6 @@
-// The values of a dummy's tensors: normally distributed, seeded, and the same bytes whichever rows are asked for and in
-// whatever order, so that files larger than memory can be streamed and several threads can share the work.
+// The values of a dummy's tensors: normally distributed, seeded, and the same bytes whichever rows are asked
+// for and in whatever order, so that files larger than memory can be streamed and several threads can share
+// the work.
 #pragma once
 
 #include <cstdint>

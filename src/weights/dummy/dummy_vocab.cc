@@ -17,10 +17,11 @@ bool IsPrintable(uint8_t byte) {
   return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
 
-// Made-up words: syllables of a consonant and a vowel, pairs of them, the same with a space in front, and pairs of pairs.
-// Why each word is what its own text is encoded to: of the pairs that can be merged, (consonant, vowel) come first and
-// never overlap; then (syllable, syllable), where in a word of four syllables the middle pair must not be the best; then
-// (space, word); and only then words are joined. See Reaches().
+// Made-up words: syllables of a consonant and a vowel, pairs of them, the same with a space in front, and
+// pairs of pairs. Why each word is what its own text is encoded to: of the pairs that can be merged,
+// (consonant, vowel) come first and never overlap; then (syllable, syllable), where in a word of four
+// syllables the middle pair must not be the best; then (space, word); and only then words are joined. See
+// Reaches().
 class WordMaker {
  public:
   WordMaker(VocabTable* vocab, int32_t limit) : vocab_(vocab), limit_(limit), space_(ByteSpelling(' ')) {}
@@ -34,7 +35,8 @@ class WordMaker {
         if (Add(std::string(1, c), std::string(1, v))) syllables.push_back(vocab_->tokens.back());
       }
     }
-    // Interleaved with a step that is coprime to the count, so that neighbours in rank do not share a syllable.
+    // Interleaved with a step that is coprime to the count, so that neighbours in rank do not share a
+    // syllable.
     const size_t count = syllables.size();
     for (size_t i = 0; i < count * count; ++i) {
       const size_t first = i % count, second = (i * 37 + i / count) % count;
@@ -63,8 +65,8 @@ class WordMaker {
 
   bool full() const { return static_cast<int32_t>(vocab_->tokens.size()) >= limit_; }
 
-  // In the text of left and right, four syllables, the pair across the border is not merged before both of the others:
-  // equal ranks are merged from the left.
+  // In the text of left and right, four syllables, the pair across the border is not merged before both of
+  // the others: equal ranks are merged from the left.
   bool Reaches(const Pair& left, const Pair& right, size_t count) const {
     const size_t across = rank_[left.second * count + right.first];
     return left.rank <= across || right.rank < across;
@@ -193,7 +195,8 @@ std::vector<GgufEntry> VocabMetadata(const VocabTable& vocab) {
   id("tokenizer.ggml.eot_token_id", vocab.eot_id);
   id("tokenizer.ggml.unknown_token_id", vocab.unk_id);
   id("tokenizer.ggml.padding_token_id", vocab.pad_id);
-  entries.push_back({"tokenizer.ggml.add_bos_token", GgufValue::Uint(GgufType::kBool, vocab.add_bos ? 1 : 0)});
+  entries.push_back(
+      {"tokenizer.ggml.add_bos_token", GgufValue::Uint(GgufType::kBool, vocab.add_bos ? 1 : 0)});
   if (!vocab.chat_template.empty()) {
     entries.push_back({"tokenizer.chat_template", GgufValue::String(vocab.chat_template)});
   }
@@ -203,7 +206,8 @@ std::vector<GgufEntry> VocabMetadata(const VocabTable& vocab) {
 Result<std::shared_ptr<const GgufFile>> MakeDummyVocabFile(const DummySpec& spec) {
   GgufWriter writer;
   writer.SetString("general.architecture", "llama");
-  for (auto& entry : VocabMetadata(MakeDummyVocab(spec))) writer.Set(std::move(entry.key), std::move(entry.value));
+  for (auto& entry : VocabMetadata(MakeDummyVocab(spec)))
+    writer.Set(std::move(entry.key), std::move(entry.value));
   const std::string file = writer.Header();
   return GgufFile::Parse(std::as_bytes(std::span(file)), fmt::format("dummy {}", spec.name));
 }

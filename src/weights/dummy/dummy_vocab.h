@@ -1,6 +1,6 @@
-// A vocabulary as data, and generated ones: real special tokens at their real ids, every byte, and made-up words joined
-// by merges, in the size of the model that they stand in for.
-// Invariant of a generated one: encoding the text of any word gives exactly that word's id.
+// A vocabulary as data, and generated ones: real special tokens at their real ids, every byte, and made-up
+// words joined by merges, in the size of the model that they stand in for. Invariant of a generated one:
+// encoding the text of any word gives exactly that word's id.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ enum class TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 
 // Byte-level BPE ("gpt2").
 struct VocabTable {
-  std::string pre;                   // tokenizer.ggml.pre
-  std::vector<std::string> tokens;   // normal ones in GPT-2's alphabet
-  std::vector<int32_t> types;        // TokenType
-  std::vector<std::string> merges;   // "left right", by rank
+  std::string pre;                  // tokenizer.ggml.pre
+  std::vector<std::string> tokens;  // normal ones in GPT-2's alphabet
+  std::vector<int32_t> types;       // TokenType
+  std::vector<std::string> merges;  // "left right", by rank
   int32_t bos_id = -1;
   int32_t eos_id = -1;
   int32_t eot_id = -1;

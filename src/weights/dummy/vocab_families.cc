@@ -3,22 +3,27 @@
 namespace cachalot {
 namespace {
 
-// Short templates of our own with the turn markers of each family. They know system, user and assistant messages.
+// Short templates of our own with the turn markers of each family. They know system, user and assistant
+// messages.
 constexpr char kChatMl[] =
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 constexpr char kLlama3[] =
-    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
+    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + "
+    "'<|end_header_id|>\\n\\n' "
     "+ message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}";
 constexpr char kMistral[] =
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}"
-    "{{ ' ' + message['content'] + eos_token }}{% else %}{{ '[INST]' + message['content'] + '[/INST]' }}{% endif %}"
+    "{{ ' ' + message['content'] + eos_token }}{% else %}{{ '[INST]' + message['content'] + '[/INST]' }}{% "
+    "endif %}"
     "{% endfor %}";
 constexpr char kDeepSeekLlm[] =
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
     "{{ 'User: ' + message['content'] + '\\n\\n' }}{% elif message['role'] == 'assistant' %}"
-    "{{ 'Assistant: ' + message['content'] + eos_token }}{% else %}{{ message['content'] + '\\n\\n' }}{% endif %}"
+    "{{ 'Assistant: ' + message['content'] + eos_token }}{% else %}{{ message['content'] + '\\n\\n' }}{% "
+    "endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}";
 constexpr char kDeepSeekV3[] =
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
@@ -39,10 +44,10 @@ void Append(std::vector<SpecialToken>* tokens, std::initializer_list<const char*
 VocabLayout SmolLm() {
   VocabLayout layout;
   layout.pre = "smollm";
-  layout.leading = Controls({"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<reponame>", "<file_sep>",
-                             "<filename>", "<gh_stars>", "<issue_start>", "<issue_comment>", "<issue_closed>",
-                             "<jupyter_start>", "<jupyter_text>", "<jupyter_code>", "<jupyter_output>",
-                             "<jupyter_script>", "<empty_output>"});
+  layout.leading = Controls({"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<reponame>",
+                             "<file_sep>", "<filename>", "<gh_stars>", "<issue_start>", "<issue_comment>",
+                             "<issue_closed>", "<jupyter_start>", "<jupyter_text>", "<jupyter_code>",
+                             "<jupyter_output>", "<jupyter_script>", "<empty_output>"});
   layout.bos = "<|im_start|>";
   layout.eos = layout.pad = "<|im_end|>";
   layout.unk = "<|endoftext|>";
@@ -54,10 +59,10 @@ VocabLayout Llama3() {
   VocabLayout layout;
   layout.pre = "llama-bpe";
   layout.base_size = 128000;
-  layout.trailing = Controls({"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>",
-                              "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>",
-                              "<|reserved_special_token_2|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
-                              "<|eot_id|>", "<|python_tag|>"});
+  layout.trailing =
+      Controls({"<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>",
+                "<|reserved_special_token_1|>", "<|finetune_right_pad_id|>", "<|reserved_special_token_2|>",
+                "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"});
   for (int i = 3; layout.trailing.size() < 256; ++i) {
     layout.trailing.push_back({fmt::format("<|reserved_special_token_{}|>", i), true});
   }
@@ -84,7 +89,8 @@ VocabLayout R1Llama() {
   return layout;
 }
 
-// The real one is a sentencepiece vocabulary; a byte-level one of the same size and with the same markers stands for it.
+// The real one is a sentencepiece vocabulary; a byte-level one of the same size and with the same markers
+// stands for it.
 VocabLayout Mistral() {
   VocabLayout layout;
   layout.pre = "gpt-2";
@@ -98,11 +104,11 @@ VocabLayout Mistral() {
 }
 
 constexpr std::initializer_list<const char*> kQwenVision = {
-    "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>",
-    "<|video_pad|>"};
+    "<|quad_start|>", "<|quad_end|>",  "<|vision_start|>", "<|vision_end|>",
+    "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"};
 constexpr std::initializer_list<const char*> kQwenTools = {
-    "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>",
-    "<|repo_name|>", "<|file_sep|>"};
+    "<tool_call>",    "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>",
+    "<|fim_suffix|>", "<|fim_pad|>",  "<|repo_name|>",  "<|file_sep|>"};
 
 VocabLayout Qwen2() {
   VocabLayout layout;
@@ -128,8 +134,12 @@ VocabLayout R1Qwen() {
   VocabLayout layout;
   layout.pre = "deepseek-r1-qwen";
   layout.base_size = 151643;
-  layout.trailing = {{"<｜end▁of▁sentence｜>", true},   {"<｜User｜>", false}, {"<｜Assistant｜>", false},
-                     {"<｜begin▁of▁sentence｜>", true}, {"<|EOT|>", false},   {"<think>", false},
+  layout.trailing = {{"<｜end▁of▁sentence｜>", true},
+                     {"<｜User｜>", false},
+                     {"<｜Assistant｜>", false},
+                     {"<｜begin▁of▁sentence｜>", true},
+                     {"<|EOT|>", false},
+                     {"<think>", false},
                      {"</think>", false}};
   Append(&layout.trailing, kQwenVision, true);
   Append(&layout.trailing, kQwenTools, false);
@@ -159,10 +169,10 @@ VocabLayout DeepSeekV3() {
   layout.base_size = 128000;
   for (int i = 0; i < 798; ++i) layout.trailing.push_back({fmt::format("<｜place▁holder▁no▁{}｜>", i), true});
   Append(&layout.trailing,
-         {"<think>", "</think>", "<｜fim▁hole｜>", "<｜fim▁begin｜>", "<｜fim▁end｜>", "<｜User｜>", "<｜Assistant｜>",
-          "<|EOT|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>",
-          "<｜tool▁outputs▁begin｜>", "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>",
-          "<｜tool▁sep｜>"},
+         {"<think>", "</think>", "<｜fim▁hole｜>", "<｜fim▁begin｜>", "<｜fim▁end｜>", "<｜User｜>",
+          "<｜Assistant｜>", "<|EOT|>", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
+          "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁outputs▁begin｜>",
+          "<｜tool▁outputs▁end｜>", "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>", "<｜tool▁sep｜>"},
          false);
   layout.bos = "<｜begin▁of▁sentence｜>";
   layout.eos = "<｜end▁of▁sentence｜>";
@@ -176,15 +186,24 @@ VocabLayout DeepSeekV3() {
 
 VocabLayout LayoutOf(VocabFamily family) {
   switch (family) {
-    case VocabFamily::kSmolLm: return SmolLm();
-    case VocabFamily::kLlama3: return Llama3();
-    case VocabFamily::kMistral: return Mistral();
-    case VocabFamily::kQwen2: return Qwen2();
-    case VocabFamily::kQwen3: return Qwen3();
-    case VocabFamily::kR1Qwen: return R1Qwen();
-    case VocabFamily::kR1Llama: return R1Llama();
-    case VocabFamily::kDeepSeekLlm: return DeepSeekLlm();
-    case VocabFamily::kDeepSeekV3: return DeepSeekV3();
+    case VocabFamily::kSmolLm:
+      return SmolLm();
+    case VocabFamily::kLlama3:
+      return Llama3();
+    case VocabFamily::kMistral:
+      return Mistral();
+    case VocabFamily::kQwen2:
+      return Qwen2();
+    case VocabFamily::kQwen3:
+      return Qwen3();
+    case VocabFamily::kR1Qwen:
+      return R1Qwen();
+    case VocabFamily::kR1Llama:
+      return R1Llama();
+    case VocabFamily::kDeepSeekLlm:
+      return DeepSeekLlm();
+    case VocabFamily::kDeepSeekV3:
+      return DeepSeekV3();
   }
   return {};
 }
