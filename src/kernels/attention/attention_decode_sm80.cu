@@ -1,0 +1,344 @@
+// Decode over a paged 16-bit cache with heads of 64, 128 or 256: all query heads of a KV head's group (and, for short
+// drafts, several tokens) are the 16 rows of one tile, so keys and values are read once for all of them.
+//
+// Bound: the bytes of the visible keys and values. Each of a block's four warps is a stream of its own over every fourth
+// run of 16 tokens: cp.async into its own ring, scores and values on tensor cores, its own online softmax; no barrier until
+// the four are merged. Blocks stay and take items from the schedule.
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/tensor_core.cuh"
+#include "device/cuda/value.cuh"
+#include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_split.cuh"
+#include "kernels/common/paged_kv.cuh"
+
+namespace cachalot {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kRows = 16;
+constexpr int kRun = 16;                // tokens that a warp takes at a time
+constexpr int kTile = kWarps * kRun;    // tokens of one round of the block
+
+template <int kDim>
+struct Geometry {
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kPieces = kDim / 8;                  // of 16 bytes in a row
+  static constexpr int kRunBytes = kRun * kRowBytes;        // keys, or values, of a run
+  static constexpr int kStages = kDim == 64 ? 4 : 3;
+  static constexpr int kQBytes = kRows * kRowBytes;
+  static constexpr int kRingBytes = kStages * 2 * kRunBytes;
+  static constexpr int kMergePitch = kDim + 8;              // floats; over the rings once they are empty
+  static constexpr int kSharedBytes = kQBytes + kWarps * kRingBytes;
+  static constexpr int kBlocksPerSm = kDim == 256 ? 1 : 2;
+  static_assert(kWarps * kRows * kMergePitch * 4 <= kWarps * kRingBytes);
+};
+
+// Softmax numerators of one warp's runs, in the accumulators' layout (rows g and g + 8).
+template <int kDim>
+struct WarpState {
+  float o[kDim / 8][4];
+  float m[2];
+  float l[2];  // this thread's part
+
+  __device__ void Clear() {
+#pragma unroll
+    for (auto& tile : o) {
+#pragma unroll
+      for (float& value : tile) value = 0;
+    }
+    m[0] = m[1] = -CUDART_INF_F;
+    l[0] = l[1] = 0;
+  }
+};
+
+struct Visible {
+  int begin[2];  // of rows g and g + 8
+  int end[2];
+};
+
+// Copies of one run's keys and values, all lanes. Positions outside [low, high) become zeros.
+template <typename T, int kDim>
+__device__ __forceinline__ void CopyRun(const PagedKv& kv, int slot, int kv_head, int t0, int low, int high,
+                                        uint32_t keys, uint32_t values) {
+  using G = Geometry<kDim>;
+  const int lane = threadIdx.x % 32;
+  const T* block = reinterpret_cast<const T*>(BlockOf(kv, slot, t0));
+  const int64_t in_block = t0 % kv.block_tokens;
+  const T* k = block + kv_head * kv.k_head_stride + in_block * kDim;
+  const T* v = block + kv.v_offset + kv_head * kv.v_head_stride + in_block * kDim;
+#pragma unroll
+  for (int i = 0; i < kRun * G::kPieces / 32; ++i) {
+    const int at = lane + i * 32, row = at / G::kPieces, piece = at % G::kPieces;
+    const bool valid = t0 + row >= low && t0 + row < high;
+    CopyAsync16(keys + Swizzled<G::kRowBytes>(row, piece), k + row * kDim + piece * 8, valid);
+  }
+#pragma unroll
+  for (int i = 0; i < kRun * G::kPieces / 32; ++i) {
+    const int at = lane + i * 32, row = at / G::kPieces, piece = at % G::kPieces;
+    const bool valid = t0 + row >= low && t0 + row < high;
+    CopyAsync16(values + Swizzled<G::kRowBytes>(row, piece), v + row * kDim + piece * 8, valid);
+  }
+}
+
+// One run of 16 tokens at t0: scores, softmax, values.
+template <typename T, int kDim>
+__device__ __forceinline__ void AttendRun(uint32_t keys, uint32_t values, uint32_t q_shared, int t0,
+                                          const Visible& visible, WarpState<kDim>* state) {
+  using G = Geometry<kDim>;
+  const int lane = threadIdx.x % 32;
+  float s[2][4] = {};
+#pragma unroll
+  for (int kk = 0; kk < kDim / 16; ++kk) {
+    uint32_t q[4], k[4];
+    LoadMatrix4(q, q_shared + Swizzled<G::kRowBytes>(lane & 15, kk * 2 + (lane >> 4)));
+    LoadMatrix4(k, keys + Swizzled<G::kRowBytes>((lane & 7) + ((lane >> 4) << 3), kk * 2 + ((lane >> 3) & 1)));
+    Mma(s[0], q, k[0], k[1], T{});
+    Mma(s[1], q, k[2], k[3], T{});
+  }
+  float largest[2] = {-CUDART_INF_F, -CUDART_INF_F};
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int t = t0 + n * 8 + (lane & 3) * 2 + (c & 1);
+      if (t < visible.begin[c / 2] || t >= visible.end[c / 2]) s[n][c] = -CUDART_INF_F;
+      largest[c / 2] = fmaxf(largest[c / 2], s[n][c]);
+    }
+  }
+  float factor[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 1));
+    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 2));
+    largest[r] = fmaxf(largest[r], state->m[r]);
+    const bool none = largest[r] == -CUDART_INF_F;
+    factor[r] = none ? 1.0f : exp2f(state->m[r] - largest[r]);
+    state->m[r] = largest[r];
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int c = 2 * r; c < 2 * r + 2; ++c) {
+        s[n][c] = none ? 0.0f : exp2f(s[n][c] - largest[r]);
+        sum += s[n][c];
+      }
+    }
+    state->l[r] = __fmaf_rn(state->l[r], factor[r], sum);
+  }
+  if (__any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+    for (auto& tile : state->o) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) tile[c] *= factor[c / 2];
+    }
+  }
+  const uint32_t p[4] = {Pack2(s[0][0], s[0][1], T{}), Pack2(s[0][2], s[0][3], T{}), Pack2(s[1][0], s[1][1], T{}),
+                         Pack2(s[1][2], s[1][3], T{})};
+#pragma unroll
+  for (int d = 0; d < kDim / 16; ++d) {
+    uint32_t v[4];
+    LoadMatrix4Transposed(v, values + Swizzled<G::kRowBytes>(lane & 15, d * 2 + (lane >> 4)));
+    Mma(state->o[2 * d], p, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p, v[2], v[3], T{});
+  }
+}
+
+// kFold: a range longer than kFixedSplit is several softmaxes, folded in order.
+template <typename T, int kDim, bool kFold>
+__global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void DecodeKernel(AttentionParams p,
+                                                                                        const SeqSpan* spans,
+                                                                                        AttentionSchedule s) {
+  using G = Geometry<kDim>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float warp_m[kWarps][kRows], warp_l[kWarps][kRows], warp_factor[kWarps][kRows];
+  __shared__ float row_m[kRows], row_l[kRows], row_a[kRows], row_b[kRows];
+  __shared__ TileRow rows[kRows];
+  constexpr int kMine = kRows * kDim / kThreads;  // output values of a thread
+  const PagedKv& kv = p.kv;
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
+  const uint32_t q_shared = SharedAddress(shared);
+  const uint32_t ring = q_shared + G::kQBytes + warp * G::kRingBytes;
+  auto* merge = reinterpret_cast<float*>(shared + G::kQBytes);  // [kWarps][kRows][kMergePitch]
+  const int num_work = s.counts->num_items * s.num_kv_heads;
+
+  for (int work = static_cast<int>(blockIdx.x); work < num_work; work += static_cast<int>(gridDim.x)) {
+    const SplitItem item = s.items[work / s.num_kv_heads];
+    const int kv_head = work % s.num_kv_heads;
+    const SeqSpan span = spans[item.span];
+    const TileRange range = RangeOfTile(span, item.tile, kRows, s.group, s.window);
+    const int low = range.begin, high = min(range.end, item.end);
+
+    __syncthreads();  // the last item's rows, queries and merged values have been read
+    if (tid < kRows) {
+      rows[tid] = RowOfTile(span, item.tile * kRows + tid, s.group, kv_head);
+      row_m[tid] = -CUDART_INF_F;
+      row_l[tid] = 0;
+    }
+    __syncthreads();
+    for (int e = tid; e < kRows * kDim; e += kThreads) {
+      const int r = e / kDim, d = e % kDim;
+      const TileRow row = rows[r];
+      const float q = row.position < 0
+                          ? 0.0f
+                          : p.q[row.row * p.q_token_stride + row.head * p.q_head_stride + d] * (p.scale * kLog2E);
+      FromF32(q, reinterpret_cast<T*>(shared + Swizzled<G::kRowBytes>(r, d / 8)) + d % 8);
+    }
+    Visible visible;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int position = rows[lane / 4 + 8 * r].position;
+      visible.begin[r] = VisibleBegin(position, s.window);
+      visible.end[r] = min(position + 1, item.end);
+    }
+    float folded[kFold ? kMine : 1];
+    if constexpr (kFold) {
+#pragma unroll
+      for (float& value : folded) value = 0;
+    }
+
+    for (int begin = item.begin; begin < item.end;) {
+      const int end = kFold ? min(item.end, (begin / kFixedSplit + 1) * kFixedSplit) : item.end;
+      const int rounds = (end - begin + kTile - 1) / kTile;
+      const bool last = end >= item.end;
+      __syncthreads();  // queries are there; the rings hold no merged values any more
+      const auto run_at = [&](int round) { return begin + round * kTile + warp * kRun; };
+      const auto active = [&](int round) {
+        const int t0 = run_at(round);
+        return round < rounds && t0 < min(high, end) && t0 + kRun > low;
+      };
+      const auto copy = [&](int round) {
+        if (active(round)) {
+          const uint32_t stage = ring + round % G::kStages * 2 * G::kRunBytes;
+          CopyRun<T, kDim>(kv, span.slot, kv_head, run_at(round), low, high, stage, stage + G::kRunBytes);
+        }
+        CommitAsync();
+      };
+#pragma unroll
+      for (int round = 0; round < G::kStages - 1; ++round) copy(round);
+      WarpState<kDim> state;
+      state.Clear();
+      for (int round = 0; round < rounds; ++round) {
+        WaitAsync<G::kStages - 2>();
+        __syncwarp();  // every lane's copies have arrived, and the oldest stage has been read
+        copy(round + G::kStages - 1);
+        if (!active(round)) continue;
+        const uint32_t stage = ring + round % G::kStages * 2 * G::kRunBytes;
+        AttendRun<T, kDim>(stage, stage + G::kRunBytes, q_shared, run_at(round), visible, &state);
+      }
+      WaitAsync<0>();
+      __syncthreads();  // nobody reads or fills a ring: merge
+
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float l = state.l[r];
+        l += __shfl_xor_sync(kAllLanes, l, 1);
+        l += __shfl_xor_sync(kAllLanes, l, 2);
+        const int row = lane / 4 + 8 * r;
+        if (lane % 4 == 0) {
+          warp_m[warp][row] = state.m[r];
+          warp_l[warp][row] = l;
+        }
+        float* to = merge + (warp * kRows + row) * G::kMergePitch + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < kDim / 8; ++n) {
+          *reinterpret_cast<float2*>(to + n * 8) = {state.o[n][2 * r], state.o[n][2 * r + 1]};
+        }
+      }
+      __syncthreads();
+      if (tid < kRows) {
+        float largest = -CUDART_INF_F, sum = 0;
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, warp_m[w][tid]);
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) {
+          const float factor = warp_m[w][tid] == -CUDART_INF_F ? 0.0f : exp2f(warp_m[w][tid] - largest);
+          warp_factor[w][tid] = factor;
+          sum = __fmaf_rn(warp_l[w][tid], factor, sum);
+        }
+        if (kFold) {
+          FoldStats(&row_m[tid], &row_l[tid], largest, sum, &row_a[tid], &row_b[tid]);
+        } else {
+          row_m[tid] = largest;
+          row_l[tid] = sum;
+        }
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kMine; ++i) {
+        const int e = tid + i * kThreads, r = e / kDim, d = e % kDim;
+        float value = 0;
+#pragma unroll
+        for (int w = 0; w < kWarps; ++w) {
+          value = __fmaf_rn(merge[(w * kRows + r) * G::kMergePitch + d], warp_factor[w][r], value);
+        }
+        if constexpr (kFold) {
+          folded[i] = value = row_b[r] == 0.0f && row_a[r] == 1.0f ? folded[i]
+                                                                   : FoldValue(folded[i], row_a[r], value, row_b[r]);
+        }
+        if (!last) continue;
+        if (item.partial >= 0) {
+          s.partial_out[((int64_t{item.partial} * s.num_kv_heads + kv_head) * kRows + r) * kDim + d] = value;
+        } else if (rows[r].position >= 0) {
+          p.out[rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d] = __fdiv_rn(value, row_l[r]);
+        }
+      }
+      if (last && item.partial >= 0 && tid < kRows) {
+        s.partial_stats[(int64_t{item.partial} * s.num_kv_heads + kv_head) * kRows + tid] = {row_m[tid], row_l[tid]};
+      }
+      begin = end;
+    }
+  }
+}
+
+template <typename T, int kDim, bool kFold>
+CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                  const AttentionParams& params) {
+  using G = Geometry<kDim>;
+  auto* kernel = &DecodeKernel<T, kDim, kFold>;
+  if (CudaStatus failure = CudaChecked(
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes),
+          "attention decode: cudaFuncSetAttribute")) {
+    return failure;
+  }
+  const int64_t most = int64_t{schedule.max_items} * schedule.num_kv_heads;
+  const int64_t resident = int64_t{exec.num_sms} * G::kBlocksPerSm;
+  const auto grid = static_cast<unsigned>(most < resident ? most : resident);
+  kernel<<<grid, kThreads, G::kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
+  return CudaLaunched("attention decode of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
+                      params.kv.num_kv_heads, kDim);
+}
+
+template <typename T>
+CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                     const AttentionParams& params) {
+  const bool fold = exec.deterministic;
+  switch (params.kv.k_dim) {
+    case 64:
+      return fold ? Launch<T, 64, true>(exec, batch, schedule, params)
+                  : Launch<T, 64, false>(exec, batch, schedule, params);
+    case 128:
+      return fold ? Launch<T, 128, true>(exec, batch, schedule, params)
+                  : Launch<T, 128, false>(exec, batch, schedule, params);
+    default:
+      return fold ? Launch<T, 256, true>(exec, batch, schedule, params)
+                  : Launch<T, 256, false>(exec, batch, schedule, params);
+  }
+}
+
+}  // namespace
+
+bool DecodeCovers(const AttentionParams& params) {
+  const PagedKv& kv = params.kv;
+  return HasVectorKv(kv) && kv.k_dim == kv.v_dim && kv.v_token_stride == kv.v_dim &&
+         (kv.k_dim == 64 || kv.k_dim == 128 || kv.k_dim == 256);
+}
+
+CudaStatus RunDecodeAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                              const AttentionParams& params) {
+  return params.kv.dtype == DType::kF16 ? LaunchDim<__half>(exec, batch, schedule, params)
+                                        : LaunchDim<__nv_bfloat16>(exec, batch, schedule, params);
+}
+
+}  // namespace cachalot

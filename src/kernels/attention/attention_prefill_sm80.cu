@@ -1,0 +1,243 @@
+// Ragged chunked prefill over a paged 16-bit cache that already holds the chunk: 64 rows (token, head of a group) a block,
+// four warps of 16 rows, 64 tokens at a time in two stages (FlashAttention-2, Dao 2023, on mma.sync).
+// Bound: tensor cores, 2 (k_dim + v_dim) flops for each visible pair of row and token.
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/tensor_core.cuh"
+#include "device/cuda/value.cuh"
+#include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_split.cuh"
+#include "kernels/common/paged_kv.cuh"
+
+namespace cachalot {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kRows = kPrefillTileRows;
+constexpr int kTokens = 64;
+
+template <int kKeyDim, int kValueDim>
+struct Geometry {
+  static constexpr int kKeyBytes = kKeyDim * 2;
+  static constexpr int kValueBytes = kValueDim * 2;
+  static constexpr int kQBytes = kRows * kKeyBytes;
+  static constexpr int kStageBytes = kTokens * (kKeyBytes + kValueBytes);
+  static constexpr int kSharedBytes = kQBytes + 2 * kStageBytes;
+};
+
+// Warp w copies tokens 16 w .. 16 w + 15 of the stage, which lie in one block of the cache.
+template <typename T, int kKeyDim, int kValueDim>
+__device__ __forceinline__ void CopyStage(const PagedKv& kv, int slot, int kv_head, int t0, int low, int high,
+                                          uint32_t stage) {
+  using G = Geometry<kKeyDim, kValueDim>;
+  constexpr int kKeyPieces = kKeyDim / 8, kValuePieces = kValueDim / 8;
+  const int lane = threadIdx.x % 32, first = static_cast<int>(threadIdx.x) / 32 * 16, t = t0 + first;
+  const bool any = t < high && t + 16 > low;
+  const T* k = reinterpret_cast<const T*>(kv.data);  // a source is named even where nothing is read
+  const T* v = k;
+  if (any) {
+    const T* block = reinterpret_cast<const T*>(BlockOf(kv, slot, t));
+    const int64_t in_block = t % kv.block_tokens;
+    k = block + kv_head * kv.k_head_stride + in_block * kKeyDim;
+    v = block + kv.v_offset + kv_head * kv.v_head_stride + in_block * kValueDim;
+  }
+#pragma unroll
+  for (int i = 0; i < 16 * kKeyPieces / 32; ++i) {
+    const int at = lane + i * 32, row = at / kKeyPieces, piece = at % kKeyPieces;
+    const bool valid = any && t + row >= low && t + row < high;
+    CopyAsync16(stage + Swizzled<G::kKeyBytes>(first + row, piece), valid ? k + row * kKeyDim + piece * 8 : k, valid);
+  }
+  const uint32_t values = stage + kTokens * G::kKeyBytes;
+#pragma unroll
+  for (int i = 0; i < 16 * kValuePieces / 32; ++i) {
+    const int at = lane + i * 32, row = at / kValuePieces, piece = at % kValuePieces;
+    const bool valid = any && t + row >= low && t + row < high;
+    CopyAsync16(values + Swizzled<G::kValueBytes>(first + row, piece), valid ? v + row * kValueDim + piece * 8 : v,
+                valid);
+  }
+}
+
+template <typename T, int kKeyDim, int kValueDim>
+__global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, const SeqSpan* spans,
+                                                             AttentionSchedule s) {
+  using G = Geometry<kKeyDim, kValueDim>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  if (static_cast<int>(blockIdx.x) >= s.counts->num_prefill_items) return;
+  const PrefillItem item = s.prefill[blockIdx.x];
+  const int kv_head = static_cast<int>(blockIdx.y);
+  const SeqSpan span = spans[item.span];
+  const TileRange range = RangeOfTile(span, item.tile, kRows, s.group, s.window);
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, quad = lane % 4;
+  const uint32_t q_shared = SharedAddress(shared);
+  const uint32_t stages = q_shared + G::kQBytes;
+  const int begin = range.begin / kTokens * kTokens;
+  const int num_rounds = (range.end - begin + kTokens - 1) / kTokens;
+
+  CopyStage<T, kKeyDim, kValueDim>(p.kv, span.slot, kv_head, begin, range.begin, range.end, stages);
+  CommitAsync();
+  for (int e = tid; e < kRows * kKeyDim; e += kThreads) {
+    const int r = e / kKeyDim, d = e % kKeyDim;
+    const TileRow row = RowOfTile(span, item.tile * kRows + r, s.group, kv_head);
+    const float q = row.position < 0
+                        ? 0.0f
+                        : p.q[row.row * p.q_token_stride + row.head * p.q_head_stride + d] * (p.scale * kLog2E);
+    FromF32(q, reinterpret_cast<T*>(shared + Swizzled<G::kKeyBytes>(r, d / 8)) + d % 8);
+  }
+  __syncthreads();
+  uint32_t q[kKeyDim / 16][4];
+#pragma unroll
+  for (int kk = 0; kk < kKeyDim / 16; ++kk) {
+    LoadMatrix4(q[kk], q_shared + Swizzled<G::kKeyBytes>(warp * 16 + (lane & 15), kk * 2 + (lane >> 4)));
+  }
+  TileRow row[2];
+  int visible_begin[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    row[r] = RowOfTile(span, item.tile * kRows + warp * 16 + lane / 4 + 8 * r, s.group, kv_head);
+    visible_begin[r] = VisibleBegin(row[r].position, s.window);
+  }
+
+  float o[kValueDim / 8][4];
+#pragma unroll
+  for (int n = 0; n < kValueDim / 8; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) o[n][c] = 0;
+  }
+  float m[2] = {-CUDART_INF_F, -CUDART_INF_F}, l[2] = {0, 0};
+
+  for (int round = 0; round < num_rounds; ++round) {
+    const int t0 = begin + round * kTokens;
+    const uint32_t keys = stages + round % 2 * G::kStageBytes, values = keys + kTokens * G::kKeyBytes;
+    WaitAsync<0>();
+    __syncthreads();  // this stage is there, the other one has been read
+    if (round + 1 < num_rounds) {
+      CopyStage<T, kKeyDim, kValueDim>(p.kv, span.slot, kv_head, t0 + kTokens, range.begin, range.end,
+                                       stages + (round + 1) % 2 * G::kStageBytes);
+      CommitAsync();
+    }
+    float score[kTokens / 8][4];
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) score[n][c] = 0;
+    }
+#pragma unroll
+    for (int kk = 0; kk < kKeyDim / 16; ++kk) {
+#pragma unroll
+      for (int n = 0; n < kTokens / 16; ++n) {
+        uint32_t k[4];
+        LoadMatrix4(k, keys + Swizzled<G::kKeyBytes>(n * 16 + (lane & 7) + ((lane >> 4) << 3),
+                                                     kk * 2 + ((lane >> 3) & 1)));
+        Mma(score[2 * n], q[kk], k[0], k[1], T{});
+        Mma(score[2 * n + 1], q[kk], k[2], k[3], T{});
+      }
+    }
+    float largest[2] = {m[0], m[1]};
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int t = t0 + n * 8 + quad * 2 + (c & 1);
+        if (t < visible_begin[c / 2] || t > row[c / 2].position) score[n][c] = -CUDART_INF_F;
+        largest[c / 2] = fmaxf(largest[c / 2], score[n][c]);
+      }
+    }
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 1));
+      largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 2));
+      const bool none = largest[r] == -CUDART_INF_F;
+      factor[r] = none ? 1.0f : exp2f(m[r] - largest[r]);
+      m[r] = largest[r];
+      float sum = 0;
+#pragma unroll
+      for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+        for (int c = 2 * r; c < 2 * r + 2; ++c) {
+          score[n][c] = none ? 0.0f : exp2f(score[n][c] - largest[r]);
+          sum += score[n][c];
+        }
+      }
+      l[r] = l[r] * factor[r] + sum;
+    }
+#pragma unroll
+    for (int n = 0; n < kValueDim / 8; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o[n][c] *= factor[c / 2];
+    }
+#pragma unroll
+    for (int kk = 0; kk < kTokens / 16; ++kk) {
+      const uint32_t w[4] = {Pack2(score[2 * kk][0], score[2 * kk][1], T{}), Pack2(score[2 * kk][2], score[2 * kk][3], T{}),
+                             Pack2(score[2 * kk + 1][0], score[2 * kk + 1][1], T{}),
+                             Pack2(score[2 * kk + 1][2], score[2 * kk + 1][3], T{})};
+#pragma unroll
+      for (int d = 0; d < kValueDim / 16; ++d) {
+        uint32_t v[4];
+        LoadMatrix4Transposed(v, values + Swizzled<G::kValueBytes>(kk * 16 + (lane & 15), d * 2 + (lane >> 4)));
+        Mma(o[2 * d], w, v[0], v[1], T{});
+        Mma(o[2 * d + 1], w, v[2], v[3], T{});
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    l[r] += __shfl_xor_sync(kAllLanes, l[r], 1);
+    l[r] += __shfl_xor_sync(kAllLanes, l[r], 2);
+    if (row[r].position < 0) continue;
+    const float inverse = __fdiv_rn(1.0f, l[r]);
+    float* to = p.out + row[r].row * p.out_token_stride + row[r].head * p.out_head_stride + quad * 2;
+#pragma unroll
+    for (int n = 0; n < kValueDim / 8; ++n) {
+      to[n * 8] = o[n][2 * r] * inverse;
+      to[n * 8 + 1] = o[n][2 * r + 1] * inverse;
+    }
+  }
+}
+
+template <typename T, int kKeyDim, int kValueDim>
+CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                  const AttentionParams& params) {
+  using G = Geometry<kKeyDim, kValueDim>;
+  auto* kernel = &PrefillKernel<T, kKeyDim, kValueDim>;
+  if (CudaStatus failure =
+          CudaChecked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes),
+                      "attention prefill: cudaFuncSetAttribute")) {
+    return failure;
+  }
+  const dim3 grid(static_cast<unsigned>(schedule.max_prefill), static_cast<unsigned>(params.kv.num_kv_heads));
+  kernel<<<grid, kThreads, G::kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
+  return CudaLaunched("attention prefill of %d rows, %d/%d heads of %d/%d", batch.num_rows, params.num_q_heads,
+                      params.kv.num_kv_heads, kKeyDim, kValueDim);
+}
+
+template <typename T>
+CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                     const AttentionParams& params) {
+  switch (params.kv.k_dim) {
+    case 64:
+      return Launch<T, 64, 64>(exec, batch, schedule, params);
+    case 128:
+      return Launch<T, 128, 128>(exec, batch, schedule, params);
+    default:
+      return Launch<T, 192, 128>(exec, batch, schedule, params);
+  }
+}
+
+}  // namespace
+
+bool PrefillCovers(const AttentionParams& params) {
+  const PagedKv& kv = params.kv;
+  return HasVectorKv(kv) && kv.v_token_stride == kv.v_dim &&
+         ((kv.k_dim == 64 && kv.v_dim == 64) || (kv.k_dim == 128 && kv.v_dim == 128) ||
+          (kv.k_dim == 192 && kv.v_dim == 128));
+}
+
+CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                               const AttentionParams& params) {
+  return params.kv.dtype == DType::kF16 ? LaunchDim<__half>(exec, batch, schedule, params)
+                                        : LaunchDim<__nv_bfloat16>(exec, batch, schedule, params);
+}
+
+}  // namespace cachalot

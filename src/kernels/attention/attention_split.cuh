@@ -1,0 +1,152 @@
+// What the split attention kernels share: the schedule in device memory and the arithmetic of merging partial softmaxes.
+//
+// Query rows of one KV head are numbered token by token, a group's heads side by side: row r of a span is token r / group,
+// head r % group of the group. A tile is rows_per_tile such rows. An item is a tile and a range of cache positions; a span
+// whose range is cut has one partial result per (tile, split), which the combine kernel folds in the order of the splits.
+//
+// Same bits whatever the batch: ranges are cut at multiples of kFixedSplit, each split is a softmax of its own, and splits
+// are folded one after the other, by the same function, in the combine kernel or within an item (fold mode).
+#pragma once
+
+#include <math_constants.h>
+
+#include <cstdint>
+
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/common/cuda_batch.h"
+
+namespace cachalot {
+
+inline constexpr int kFixedSplit = 512;       // deterministic mode
+inline constexpr int kLeastSplit = 128;       // shorter ones cost more in merging than they gain
+inline constexpr int kSplitAlign = 64;        // ranges begin at multiples of this
+inline constexpr int kPrefillTileRows = 64;
+inline constexpr int kMaxDecodeRows = 64;     // spans with more rows than this go to the prefill kernel, where there is one
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+struct SplitItem {
+  int32_t span;
+  int32_t tile;
+  int32_t begin;    // cache positions
+  int32_t end;
+  int32_t partial;  // -1: the item is all of its tile, the result goes straight to the output
+};
+
+struct SpanSplits {
+  int32_t num_splits;     // of every tile; 0 and 1: nothing to combine
+  int32_t first_partial;  // partial of (tile, split) = first_partial + tile * num_splits + split
+  int32_t first_item;
+  int32_t num_tiles;      // 0: the span is not the split kernels'
+  int32_t first_prefill;
+  int32_t num_prefill_tiles;
+};
+
+struct PrefillItem {
+  int32_t span;
+  int32_t tile;
+};
+
+struct ScheduleCounts {
+  int32_t num_items;
+  int32_t num_prefill_items;
+  int32_t split_tokens;
+};
+
+// Pointers into a plan's memory.
+struct AttentionSchedule {
+  ScheduleCounts* counts;
+  SpanSplits* spans;            // [num_spans]
+  SplitItem* items;             // [max_items]
+  PrefillItem* prefill;         // [max_prefill]
+  float* partial_out;           // [max_partials, num_kv_heads, rows_per_tile, v_dim], not divided by the sum
+  float2* partial_stats;        // [max_partials, num_kv_heads, rows_per_tile]: largest (in units of log2), sum
+  int32_t max_items;
+  int32_t max_prefill;
+  int32_t max_partials;
+  int32_t rows_per_tile;
+  int32_t group;                // query heads of a KV head
+  int32_t num_kv_heads;
+  int32_t window;
+  int32_t max_split_rows;       // spans with more rows than this are left to the prefill kernel
+  int32_t wanted_items;         // of one KV head: how finely to cut
+  int64_t bytes;
+};
+
+AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms,
+                                        bool deterministic, std::byte* memory);
+
+// The kernels, each in its file; they cover what the functions beside them say.
+bool DecodeCovers(const AttentionParams& params);
+CudaStatus RunDecodeAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                              const AttentionParams& params);
+bool MlaCovers(const AttentionParams& params);
+CudaStatus RunMlaAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                           const AttentionParams& params);
+bool PrefillCovers(const AttentionParams& params);
+CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                               const AttentionParams& params);
+CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                      const AttentionParams& params);
+CudaStatus RunGenericAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params);
+
+// A 16-bit cache that can be copied 16 bytes at a time, 16 tokens of which always lie in one block.
+inline bool HasVectorKv(const PagedKv& kv) {
+  const auto whole = [](int64_t values) { return values % 8 == 0; };
+  return (kv.dtype == DType::kF16 || kv.dtype == DType::kBF16) && kv.block_tokens % 16 == 0 &&
+         kv.block_bytes % 16 == 0 && whole(kv.k_head_stride) && whole(kv.v_offset) && whole(kv.v_head_stride) &&
+         whole(kv.v_token_stride) && reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
+}
+
+#ifdef __CUDACC__
+
+// Row r of a span as the kernels see it.
+struct TileRow {
+  int32_t row;       // of the batch
+  int32_t head;      // query head
+  int32_t position;  // of the token; -1: no such row
+};
+__device__ __forceinline__ TileRow RowOfTile(const SeqSpan& span, int r, int group, int kv_head) {
+  const int token = r / group;
+  if (token >= span.q_len) return {0, 0, -1};
+  return {span.q_begin + token, kv_head * group + r % group, span.kv_len - span.q_len + token};
+}
+
+// First cache position that the token at `position` sees.
+__device__ __forceinline__ int VisibleBegin(int position, int window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+// The positions [begin, end) that any row of a tile sees.
+struct TileRange {
+  int begin;
+  int end;
+};
+__device__ __forceinline__ TileRange RangeOfTile(const SeqSpan& span, int tile, int rows_per_tile, int group,
+                                                 int window) {
+  const int first = tile * rows_per_tile / group;
+  const int last = min((tile * rows_per_tile + rows_per_tile - 1) / group, span.q_len - 1);
+  const int base = span.kv_len - span.q_len;
+  return {VisibleBegin(base + first, window), base + last + 1};
+}
+
+// Takes the partial softmax (largest m_i, sum l_i) into (m, l); sums of values become a * sum + b * sum_i.
+__device__ __forceinline__ void FoldStats(float* m, float* l, float m_i, float l_i, float* a, float* b) {
+  if (m_i == -CUDART_INF_F) {  // nothing visible in it
+    *a = 1.0f;
+    *b = 0.0f;
+    return;
+  }
+  const float largest = fmaxf(*m, m_i);
+  *a = exp2f(*m - largest);
+  *b = exp2f(m_i - largest);
+  *l = __fmaf_rn(*l, *a, __fmul_rn(l_i, *b));
+  *m = largest;
+}
+__device__ __forceinline__ float FoldValue(float sum, float a, float sum_i, float b) {
+  return __fmaf_rn(sum, a, __fmul_rn(sum_i, b));
+}
+
+#endif
+
+}  // namespace cachalot
