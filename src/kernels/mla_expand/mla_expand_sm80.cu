@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/value.cuh"
+#include "kernels/common/paged_kv.cuh"
 #include "kernels/mla_expand/mla_expand_cuda.h"
 
 namespace cachalot {
@@ -13,7 +14,7 @@ template <typename T>
 __global__ void GatherKernel(CudaMlaGatherParams p) {
   const int64_t t = blockIdx.x;
   const PagedKv& kv = p.latent;
-  const T* src = reinterpret_cast<const T*>(kv.Block(p.slot, t)) + t % kv.block_tokens * kv.k_dim;
+  const T* src = reinterpret_cast<const T*>(BlockOf(kv, p.slot, t)) + t % kv.block_tokens * kv.k_dim;
   for (int i = threadIdx.x; i < kv.k_dim; i += kThreads) p.dst[t * kv.k_dim + i] = ToF32(src[i]);
 }
 

@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/value.cuh"
 #include "kernels/common/cuda_batch.h"
+#include "kernels/common/paged_kv.cuh"
 #include "kernels/rope_append/rope_append.h"
 
 namespace cachalot {
@@ -57,7 +58,7 @@ __global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, c
   }
 
   const PagedKv& kv = p.kv;
-  T* block = reinterpret_cast<T*>(kv.Block(slot, position));
+  T* block = reinterpret_cast<T*>(BlockOf(kv, slot, position));
   const int64_t token = position % kv.block_tokens;
   for (int i = first; i < kv.num_kv_heads * kv.k_dim; i += step) {
     const int head = i / kv.k_dim, d = i % kv.k_dim;
