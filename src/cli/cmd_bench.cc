@@ -15,6 +15,7 @@
 #include "cli/model_flags.h"
 #include "cli/session.h"
 #include "runtime/runtime.h"
+#include "tasks/available_memory.h"
 #include "tasks/read_bandwidth.h"
 #include "tasks/spread.h"
 
@@ -63,8 +64,7 @@ struct Row {
 
 // Large against every cache, small against the memory that is free.
 int64_t RoofBytes() {
-  const int64_t available = int64_t{::sysconf(_SC_AVPHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
-  return std::clamp<int64_t>(available / 8, int64_t{64} << 20, int64_t{1} << 30);
+  return std::clamp<int64_t>(AvailableMemoryBytes() / 8, int64_t{64} << 20, int64_t{1} << 30);
 }
 
 Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "runtime/runtime.h"
+#include "tasks/available_memory.h"
+#include "tasks/model_files.h"
 #include "tokenizer/chat/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,12 +25,53 @@ double Speed(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
 }
 
+double GiB(int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 30);
+}
+
+// Bytes of a model's files, or of a dummy's tensors; INT64_MAX where a look does not tell.
+int64_t RoughBytes(const ModelOptions& options) {
+  if (!options.dummy.empty()) {
+    const auto files = ListDummyFiles(options.dummy, options.dummy_layers, options.dummy_type);
+    return files.ok() ? files->tensor_bytes() : 0;
+  }
+  if (options.path.find("-of-") != std::string::npos) return INT64_MAX;  // one file of a split
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(options.path, error)) {
+    const auto size = fs::file_size(options.path, error);
+    return error ? 0 : static_cast<int64_t>(size);
+  }
+  int64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(options.path, error)) {
+    const auto size = entry.is_regular_file(error) ? entry.file_size(error) : 0;
+    if (!error) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+// A model that cannot fit is refused before anything of it is loaded: the system would not refuse, but kill.
+// The exact plan is made only where a look leaves a doubt, since it costs some milliseconds.
+Status CheckMemory(const ModelOptions& options) {
+  const int64_t available = AvailableMemoryBytes();
+  constexpr int64_t kModestTokens = 1 << 16;
+  const bool modest = int64_t{options.context} * options.max_seqs <= kModestTokens;
+  if (modest && RoughBytes(options) < available / 4) return Status::Ok();
+  ASSIGN_OR_RETURN(const ModelBundle plan, PlanModel(options));
+  const int64_t needed = plan.memory.total_bytes() - plan.memory.borrowed_bytes;
+  if (needed <= available) return Status::Ok();
+  return Exhausted(
+      "the model needs {:.2f} GiB of memory and {:.2f} GiB are available (inspect shows the parts)",
+      GiB(needed), GiB(available));
+}
+
 }  // namespace
 
 Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, int32_t chunk) {
   const auto start = Clock::now();
+  RETURN_IF_ERROR(CheckMemory(options));
   std::unique_ptr<Session> session(new Session);
   ASSIGN_OR_RETURN(session->bundle_, OpenModel(options));
   EngineOptions engine;

@@ -119,6 +119,9 @@ class CommandLine(unittest.TestCase):
         self.assert_refused(cachalot("detokenize", "-m", gguf, "--ids", "1,640"), 1, "640")
         self.assert_refused(cachalot("run", "-m", gguf, "-p", "x", "-l", "640+1"), 1, "640")
 
+    def test_too_large_a_model_is_refused(self):
+        self.assert_refused(cachalot("run", "--dummy", "deepseek-v3", "-p", "x"), 1, "GiB", "available")
+
     def test_bad_files(self):
         absent = WORK / "absent.gguf"
         self.assert_refused(cachalot("inspect", "-m", absent), 1, str(absent))

@@ -1,0 +1,12 @@
+// How much memory a new model may take on this machine.
+#pragma once
+
+#include <cstdint>
+
+namespace cachalot {
+
+// Free memory and page cache that can be given up, within the limit of this process's control group;
+// INT64_MAX when the system does not say.
+int64_t AvailableMemoryBytes();
+
+}  // namespace cachalot
