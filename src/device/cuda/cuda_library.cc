@@ -1,0 +1,108 @@
+#include "device/cuda/cuda_library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace cachalot {
+namespace {
+
+constexpr const char* kLibraryName = "libcachalot_cuda.so";
+
+StatusCode CodeOf(CudaFault fault) {
+  switch (fault) {
+    case CudaFault::kInvalid:
+      return StatusCode::kInvalidArgument;
+    case CudaFault::kUnsupported:
+      return StatusCode::kUnsupported;
+    case CudaFault::kExhausted:
+      return StatusCode::kExhausted;
+    case CudaFault::kDevice:
+      break;
+  }
+  return StatusCode::kDeviceError;
+}
+
+// The folder of the file that holds this code, with its slash.
+std::string OwnFolder() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<const void*>(&FromCuda), &info) == 0 || info.dli_fname == nullptr) return "";
+  const std::string file = info.dli_fname;
+  return file.substr(0, file.rfind('/') + 1);
+}
+
+}  // namespace
+
+Status FromCuda(CudaStatus status) {
+  if (status == nullptr) return Status::Ok();
+  return Status(CodeOf(status->fault), status->message);
+}
+
+Result<const CudaBackend*> LoadCudaBackend(const std::string& path) {
+  void* library = nullptr;
+  if (path.empty()) {
+    const std::string beside = OwnFolder() + kLibraryName;
+    if (beside.find('/') != std::string::npos) library = dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) {
+    library = dlopen(path.empty() ? kLibraryName : path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    return NotFound("CUDA backend: {}", reason == nullptr ? "cannot be loaded" : reason);
+  }
+  const auto entry =
+      reinterpret_cast<const CudaBackend* (*)(int)>(dlsym(library, "cachalot_cuda_backend"));
+  const CudaBackend* backend = entry == nullptr ? nullptr : entry(kCudaBackendVersion);
+  if (backend == nullptr) {
+    return Unsupported("CUDA backend: {} is of another version than {}", path.empty() ? kLibraryName : path,
+                       kCudaBackendVersion);
+  }
+  return backend;
+}
+
+Result<CudaBuffer> CudaBuffer::Allocate(const CudaBackend* backend, int64_t size_bytes) {
+  CudaBuffer buffer;
+  void* data = nullptr;
+  RETURN_IF_ERROR(FromCuda(backend->allocate(size_bytes, &data)));
+  buffer.backend_ = backend;
+  buffer.data_ = static_cast<std::byte*>(data);
+  buffer.size_ = size_bytes;
+  return buffer;
+}
+
+CudaBuffer& CudaBuffer::operator=(CudaBuffer&& other) noexcept {
+  if (this != &other) {
+    Release();
+    backend_ = std::exchange(other.backend_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+  }
+  return *this;
+}
+
+void CudaBuffer::Release() {
+  if (data_ != nullptr) backend_->release(data_);
+  data_ = nullptr;
+  size_ = 0;
+}
+
+Result<CudaWorkspace> CudaWorkspace::Allocate(const CudaBackend* backend, int64_t size_bytes) {
+  CudaWorkspace workspace;
+  ASSIGN_OR_RETURN(workspace.buffer_, CudaBuffer::Allocate(backend, Padded(size_bytes)));
+  return workspace;
+}
+
+std::byte* CudaWorkspace::TakeBytes(int64_t size_bytes) {
+  const int64_t padded = Padded(size_bytes);
+  CHECK(size_bytes >= 0 && padded <= buffer_.size() - used_)
+      << "device workspace of " << buffer_.size() << " bytes, " << used_ << " used, " << size_bytes << " wanted";
+  std::byte* data = buffer_.data() + used_;
+  used_ += padded;
+  peak_ = std::max(peak_, used_);
+  return data;
+}
+
+}  // namespace cachalot
