@@ -321,6 +321,8 @@ class Running(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (0, b""), path)
             done = cachalot("run", "--dummy", spec, "-p", "taneba?", "-n", "4")
             self.assertEqual(done.returncode, 0, done.stderr.decode())
+        done = cachalot("run", "-m", model("tiny-deepseek-v3", "", "fp8"), "-p", "taneba?", "-n", "4")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
 
     def test_seeds(self):
         path = model("tiny-qwen2")
