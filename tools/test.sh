@@ -66,7 +66,7 @@ stage "tests in Release"
 suite release build 900
 
 stage "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-suite relassert build-relassert 1800
+suite relassert build-relassert 2700
 
 stage "documents against the program"
 check documents "paths, commands and flags in the documents" python3 tools/check_docs.py --program build/cachalot
