@@ -186,12 +186,14 @@ def from_gguf(path, pre_tokenizer):
     tokens, types = meta["tokenizer.ggml.tokens"], meta["tokenizer.ggml.token_type"]
     added = [{"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
               "special": types[i] == 3} for i, t in enumerate(tokens) if types[i] in (3, 4)]
+    # The package numbers added tokens from the end of the vocabulary: those in front must be part of it.
+    end = max(i for i, kind in enumerate(types) if kind == 1) + 1
     return {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
         "pre_tokenizer": pre_tokenizer, "post_processor": None, "decoder": byte_level(False),
         "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
                   "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                  "vocab": {t: i for i, t in enumerate(tokens) if types[i] == 1},
+                  "vocab": {t: i for i, t in enumerate(tokens) if i < end},
                   "merges": meta["tokenizer.ggml.merges"]},
     }
 

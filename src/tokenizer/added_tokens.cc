@@ -48,7 +48,8 @@ bool StandsAlone(std::string_view text, size_t begin, size_t end) {
 // Whether any of the bytes [begin, end) may come from a user.
 bool OverlapsUser(const UserRanges& user, const TextOrigin& origin, int64_t base, size_t begin, size_t end) {
   if (user.empty()) return false;
-  if (origin.empty()) return user.Overlap(base + static_cast<int64_t>(begin), base + static_cast<int64_t>(end));
+  if (origin.empty())
+    return user.Overlap(base + static_cast<int64_t>(begin), base + static_cast<int64_t>(end));
   // A rewritten stretch has one origin, its beginning: it reaches to the origin of what follows it.
   size_t behind = end;
   while (behind + 1 < origin.size() && origin[behind] == origin[end - 1]) ++behind;
@@ -75,7 +76,8 @@ UserRanges::UserRanges(std::span<const std::pair<int64_t, int64_t>> ranges) {
 
 bool UserRanges::Overlap(int64_t begin, int64_t end) const {
   // The first range that ends behind `begin`.
-  const auto it = std::partition_point(ranges_.begin(), ranges_.end(), [&](const auto& r) { return r.second <= begin; });
+  const auto it =
+      std::partition_point(ranges_.begin(), ranges_.end(), [&](const auto& r) { return r.second <= begin; });
   return it != ranges_.end() && it->first < end;
 }
 
@@ -111,8 +113,9 @@ int32_t AddedTokens::Child(int32_t node, uint8_t byte) const {
   return child;
 }
 
-std::vector<AddedTokenMatch> AddedTokens::FindAll(std::string_view text, bool parse_special, const UserRanges& user,
-                                                  const TextOrigin& origin, int64_t base) const {
+std::vector<AddedTokenMatch> AddedTokens::FindAll(std::string_view text, bool parse_special,
+                                                  const UserRanges& user, const TextOrigin& origin,
+                                                  int64_t base) const {
   std::vector<AddedTokenMatch> matches;
   size_t done = 0;  // the end of the last match
   size_t pos = 0;

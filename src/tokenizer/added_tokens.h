@@ -1,6 +1,6 @@
-// AddedTokens: finds the texts of added tokens (control tokens, markers, user-defined letters) in a text, before anything
-// else is done to it. The leftmost match counts, and of those the longest.
-// Invariant: immutable after set-up; a control token is never matched where it overlaps what a user wrote.
+// AddedTokens: finds the texts of added tokens (control tokens, markers, user-defined letters) in a text,
+// before anything else is done to it. The leftmost match counts, and of those the longest. Invariant:
+// immutable after set-up; a control token is never matched where it overlaps what a user wrote.
 #pragma once
 
 #include <array>
@@ -55,8 +55,9 @@ class AddedTokens {
   Status Add(AddedToken token);
   bool empty() const { return tokens_.empty(); }
 
-  // All matches, in the order of the text. Control tokens only with `parse_special`, and never over `user`, which speaks of
-  // the original text: there this text begins at `base`, and its bytes come from base + origin.
+  // All matches, in the order of the text. Control tokens only with `parse_special`, and never over `user`,
+  // which speaks of the original text: there this text begins at `base`, and its bytes come from base +
+  // origin.
   std::vector<AddedTokenMatch> FindAll(std::string_view text, bool parse_special, const UserRanges& user,
                                        const TextOrigin& origin, int64_t base) const;
 
@@ -71,7 +72,7 @@ class AddedTokens {
   int32_t Child(int32_t node, uint8_t byte) const;
 
   std::vector<AddedToken> tokens_;
-  std::vector<Node> nodes_;             // a trie over bytes
+  std::vector<Node> nodes_;                     // a trie over bytes
   std::array<int32_t, 256> roots_ = NoRoots();  // by the first byte
 
   static std::array<int32_t, 256> NoRoots() {

@@ -10,7 +10,8 @@
 namespace cachalot {
 namespace {
 
-// Up to here a scan for the least rank beats a heap (measured on English text: pieces have 5 bytes on average).
+// Up to here a scan for the least rank beats a heap (measured on English text: pieces have 5 bytes on
+// average).
 constexpr size_t kMaxShortSymbols = 32;
 
 uint64_t PairKey(int32_t left, int32_t right) {
@@ -28,10 +29,12 @@ BpeModel::BpeModel(const Vocab* vocab, std::vector<bool> ordinary, BpeOptions op
     : vocab_(vocab), ordinary_(std::move(ordinary)), options_(options) {
   for (int b = 0; b < 256; ++b) {
     const auto byte = static_cast<uint8_t>(b);
-    byte_ids_[byte] = FindOrdinary(options_.byte_level ? std::string(ByteToAlphabet(byte)) : fmt::format("<0x{:02X}>", b));
+    byte_ids_[byte] =
+        FindOrdinary(options_.byte_level ? std::string(ByteToAlphabet(byte)) : fmt::format("<0x{:02X}>", b));
   }
   for (int32_t id = 0; id < vocab_->size(); ++id) {
-    if (ordinary_[static_cast<size_t>(id)]) max_token_bytes_ = std::max(max_token_bytes_, vocab_->Text(id).size());
+    if (ordinary_[static_cast<size_t>(id)])
+      max_token_bytes_ = std::max(max_token_bytes_, vocab_->Text(id).size());
   }
 }
 
@@ -50,7 +53,8 @@ bool BpeModel::AddMerge(std::string_view left, std::string_view right) {
   merged_text_.append(right);
   const int32_t left_id = FindOrdinary(left);
   const int32_t right_id = FindOrdinary(right);
-  // Most vocabularies list the results of merges in the order of the merges: a guess costs less than a search.
+  // Most vocabularies list the results of merges in the order of the merges: a guess costs less than a
+  // search.
   int32_t merged_id = -1;
   for (const int32_t guess : {last_merged_id_, last_merged_id_ + 1}) {
     if (vocab_->Text(guess) == merged_text_ && IsOrdinary(guess)) merged_id = guess;
@@ -58,7 +62,8 @@ bool BpeModel::AddMerge(std::string_view left, std::string_view right) {
   if (merged_id < 0) merged_id = FindOrdinary(merged_text_);
   if (left_id < 0 || right_id < 0 || merged_id < 0) return false;
   last_merged_id_ = merged_id;
-  if (static_cast<size_t>(num_merges_ + 1) * 2 > slots_.size()) GrowPairs(std::max<size_t>(slots_.size() * 2, 64));
+  if (static_cast<size_t>(num_merges_ + 1) * 2 > slots_.size())
+    GrowPairs(std::max<size_t>(slots_.size() * 2, 64));
   const uint64_t key = PairKey(left_id, right_id);
   const size_t mask = slots_.size() - 1;
   size_t i = PairHash(key) & mask;
@@ -164,8 +169,8 @@ void BpeModel::MergeLong(BpeScratch* scratch) const {
   prev.resize(n);
   pairs.assign(n, kNoPair);
   heap.clear();
-  // An entry of the heap is stale when its symbol is gone or pairs with another neighbour now: the rank tells, because
-  // a rank belongs to one pair.
+  // An entry of the heap is stale when its symbol is gone or pairs with another neighbour now: the rank
+  // tells, because a rank belongs to one pair.
   const auto entry_of = [&](uint32_t i) { return (pairs[i] >> 32) << 32 | i; };
   for (uint32_t i = 0; i < n; ++i) {
     next[i] = i + 1;

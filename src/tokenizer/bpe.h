@@ -1,6 +1,6 @@
-// BpeModel: byte pair encoding of one pre-tokenized piece. The pair of lowest rank is merged first, the leftmost of equals.
-// Invariant: only tokens that the model's own vocabulary holds come out, never added or control tokens; time is
-// O(n log n) in the bytes of a piece.
+// BpeModel: byte pair encoding of one pre-tokenized piece. The pair of lowest rank is merged first, the
+// leftmost of equals. Invariant: only tokens that the model's own vocabulary holds come out, never added or
+// control tokens; time is O(n log n) in the bytes of a piece.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace cachalot {
 
 struct BpeOptions {
-  bool byte_level = true;      // a symbol per byte, written in the byte alphabet; false: a symbol per character
+  bool byte_level = true;  // a symbol per byte, written in the byte alphabet; false: a symbol per character
   bool ignore_merges = false;  // a piece that is a token of its own is taken without merging
   bool byte_fallback = false;  // a character without a token becomes the tokens <0xNN> of its bytes
   int32_t unk_id = -1;         // for what is left without a token; -1: it is dropped
@@ -36,8 +36,8 @@ class BpeModel {
   BpeModel(const Vocab* vocab, std::vector<bool> ordinary, BpeOptions options);
 
   void ReserveMerges(int64_t num_merges);
-  // Ranks count up from 0 with each call. False (and the merge skipped) when one of the two parts or the result is no
-  // token of the model.
+  // Ranks count up from 0 with each call. False (and the merge skipped) when one of the two parts or the
+  // result is no token of the model.
   bool AddMerge(std::string_view left, std::string_view right);
   int64_t num_merges() const { return num_merges_; }
 
@@ -53,7 +53,9 @@ class BpeModel {
     uint64_t value = kNoPair;  // rank << 32 | merged id
   };
 
-  bool IsOrdinary(int32_t id) const { return id >= 0 && id < vocab_->size() && ordinary_[static_cast<size_t>(id)]; }
+  bool IsOrdinary(int32_t id) const {
+    return id >= 0 && id < vocab_->size() && ordinary_[static_cast<size_t>(id)];
+  }
   int32_t FindOrdinary(std::string_view text) const;
   // rank << 32 | merged id, kNoPair if the two do not merge.
   uint64_t FindPair(int32_t left, int32_t right) const;

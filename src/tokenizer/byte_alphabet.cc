@@ -32,10 +32,13 @@ const Alphabet& GetAlphabet() {
 
 }  // namespace
 
-std::string_view ByteToAlphabet(uint8_t byte) { return GetAlphabet().text[byte]; }
+std::string_view ByteToAlphabet(uint8_t byte) {
+  return GetAlphabet().text[byte];
+}
 
 int AlphabetToByte(int32_t code_point) {
-  return code_point >= 0 && code_point < kAlphabetEnd ? GetAlphabet().byte[static_cast<size_t>(code_point)] : -1;
+  return code_point >= 0 && code_point < kAlphabetEnd ? GetAlphabet().byte[static_cast<size_t>(code_point)]
+                                                      : -1;
 }
 
 bool AppendAlphabetBytes(std::string_view text, std::string* out) {

@@ -50,7 +50,8 @@ Result<SplitBehavior> ReadBehavior(const json& object, std::string_view default_
 // The members of {"type": "Sequence", list: […]}.
 Result<const json::array_t*> ReadSequence(const json& object, const char* list) {
   const json* members = JsonMember(object, list);
-  if (members == nullptr || !members->is_array()) return InvalidArgument("Sequence: {} is missing or no list", list);
+  if (members == nullptr || !members->is_array())
+    return InvalidArgument("Sequence: {} is missing or no list", list);
   return members->get_ptr<const json::array_t*>();
 }
 
@@ -113,21 +114,62 @@ Status ReadNormalizer(const json& object, Normalizer* normalizer) {
   return Status::Ok();
 }
 
+namespace {
+
+Status ReadSplit(const json& object, PreTokenizer* pre_tokenizer) {
+  ASSIGN_OR_RETURN(const Pattern pattern, ReadPattern(object));
+  ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(object, ""));
+  ASSIGN_OR_RETURN(const bool invert, JsonBool(object, "invert", false));
+  return pattern.regex ? pre_tokenizer->AddRegex(pattern.text, behavior, invert)
+                       : pre_tokenizer->AddLiteral(pattern.text, behavior, invert);
+}
+
+Status ReadByteLevel(const json& object, PreTokenizer* pre_tokenizer) {
+  ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
+  ASSIGN_OR_RETURN(const bool use_regex, JsonBool(object, "use_regex", true));
+  if (add_prefix_space) RETURN_IF_ERROR(pre_tokenizer->SetPrefix(" ", /*whole_text_only=*/false));
+  return use_regex ? pre_tokenizer->AddRegex(kGpt2Split, SplitBehavior::kIsolated) : Status::Ok();
+}
+
+// "always", "first" or "never". Older files say add_prefix_space instead.
+Result<std::string> PrependScheme(const json& object) {
+  ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
+  ASSIGN_OR_RETURN(std::string scheme,
+                   JsonString(object, "prepend_scheme", add_prefix_space ? "always" : "never"));
+  if (scheme != "always" && scheme != "first" && scheme != "never")
+    return NotSupported("prepend_scheme", scheme);
+  return scheme;
+}
+
+Status ReadMetaspace(const json& object, PreTokenizer* pre_tokenizer) {
+  ASSIGN_OR_RETURN(const std::string replacement, JsonString(object, "replacement", kMetaSpace));
+  ASSIGN_OR_RETURN(const std::string scheme, PrependScheme(object));
+  ASSIGN_OR_RETURN(const bool split, JsonBool(object, "split", true));
+  if (replacement != kMetaSpace) return NotSupported("Metaspace replacement", replacement);
+  RETURN_IF_ERROR(pre_tokenizer->SetSpace(replacement));
+  if (scheme != "never") RETURN_IF_ERROR(pre_tokenizer->SetPrefix(replacement, scheme == "first"));
+  return split ? pre_tokenizer->AddLiteral(replacement, SplitBehavior::kMergedWithNext) : Status::Ok();
+}
+
+}  // namespace
+
 Status ReadPreTokenizer(const json& object, PreTokenizer* pre_tokenizer, bool* byte_level) {
   if (object.is_null()) return Status::Ok();
-  ASSIGN_OR_RETURN(const std::string type, JsonType(object, "pre_tokenizer"));
+  const Result<std::string> found = JsonType(object, "pre_tokenizer");
+  if (!found.ok()) return found.status();
+  const std::string_view type = *found;
   if (type == "Sequence") {
     ASSIGN_OR_RETURN(const json::array_t* members, ReadSequence(object, "pretokenizers"));
     for (const json& member : *members) RETURN_IF_ERROR(ReadPreTokenizer(member, pre_tokenizer, byte_level));
     return Status::Ok();
   }
-  if (*byte_level) return Unsupported("pre_tokenizer '{}' behind ByteLevel is not supported", Printable(type));
-  if (type == "Split") {
-    ASSIGN_OR_RETURN(const Pattern pattern, ReadPattern(object));
-    ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(object, ""));
-    ASSIGN_OR_RETURN(const bool invert, JsonBool(object, "invert", false));
-    return pattern.regex ? pre_tokenizer->AddRegex(pattern.text, behavior, invert)
-                         : pre_tokenizer->AddLiteral(pattern.text, behavior, invert);
+  if (*byte_level)
+    return Unsupported("pre_tokenizer '{}' behind ByteLevel is not supported", Printable(type));
+  if (type == "Split") return ReadSplit(object, pre_tokenizer);
+  if (type == "Metaspace") return ReadMetaspace(object, pre_tokenizer);
+  if (type == "ByteLevel") {
+    *byte_level = true;
+    return ReadByteLevel(object, pre_tokenizer);
   }
   if (type == "Digits") {
     ASSIGN_OR_RETURN(const bool individual, JsonBool(object, "individual_digits", false));
@@ -136,26 +178,6 @@ Status ReadPreTokenizer(const json& object, PreTokenizer* pre_tokenizer, bool* b
   if (type == "Punctuation") {
     ASSIGN_OR_RETURN(const SplitBehavior behavior, ReadBehavior(object, "Isolated"));
     return pre_tokenizer->AddRegex(R"([!-/:-@\[-`{-~\p{P}])", behavior);
-  }
-  if (type == "ByteLevel") {
-    ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
-    ASSIGN_OR_RETURN(const bool use_regex, JsonBool(object, "use_regex", true));
-    if (add_prefix_space) RETURN_IF_ERROR(pre_tokenizer->SetPrefix(" ", /*whole_text_only=*/false));
-    if (use_regex) RETURN_IF_ERROR(pre_tokenizer->AddRegex(kGpt2Split, SplitBehavior::kIsolated));
-    *byte_level = true;
-    return Status::Ok();
-  }
-  if (type == "Metaspace") {
-    ASSIGN_OR_RETURN(const std::string replacement, JsonString(object, "replacement", kMetaSpace));
-    // Older files say add_prefix_space instead.
-    ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
-    ASSIGN_OR_RETURN(const std::string scheme,
-                     JsonString(object, "prepend_scheme", add_prefix_space ? "always" : "never"));
-    ASSIGN_OR_RETURN(const bool split, JsonBool(object, "split", true));
-    if (scheme != "always" && scheme != "first" && scheme != "never") return NotSupported("prepend_scheme", scheme);
-    RETURN_IF_ERROR(pre_tokenizer->SetSpace(replacement));
-    if (scheme != "never") RETURN_IF_ERROR(pre_tokenizer->SetPrefix(replacement, scheme == "first"));
-    return split ? pre_tokenizer->AddLiteral(replacement, SplitBehavior::kMergedWithNext) : Status::Ok();
   }
   return NotSupported("pre_tokenizer", type);
 }
@@ -169,16 +191,15 @@ Status ReadDecoder(const json& object, TokenStyle* style) {
   } else if (type == "ByteFallback") {
     style->byte_fallback = true;
   } else if (type == "Metaspace") {
-    ASSIGN_OR_RETURN(const bool add_prefix_space, JsonBool(object, "add_prefix_space", true));
-    ASSIGN_OR_RETURN(const std::string scheme,
-                     JsonString(object, "prepend_scheme", add_prefix_space ? "always" : "never"));
+    ASSIGN_OR_RETURN(const std::string scheme, PrependScheme(object));
     style->meta_space = true;
     style->strip_leading_space = scheme != "never";
   } else if (type == "Replace") {
     ASSIGN_OR_RETURN(const Pattern pattern, ReadPattern(object));
     ASSIGN_OR_RETURN(const std::string content, JsonString(object, "content", ""));
     if (pattern.regex || pattern.text != kMetaSpace || content != " ") {
-      return Unsupported("decoder Replace of '{}' by '{}' is not supported", Printable(pattern.text), Printable(content));
+      return Unsupported("decoder Replace of '{}' by '{}' is not supported", Printable(pattern.text),
+                         Printable(content));
     }
     style->meta_space = true;
   } else if (type == "Strip") {
@@ -217,7 +238,8 @@ Status AppendTemplateToken(const json& object, const json& item, std::vector<int
 
 }  // namespace
 
-Status ReadPostProcessor(const json& object, std::vector<int32_t>* prefix_ids, std::vector<int32_t>* suffix_ids) {
+Status ReadPostProcessor(const json& object, std::vector<int32_t>* prefix_ids,
+                         std::vector<int32_t>* suffix_ids) {
   if (object.is_null()) return Status::Ok();
   ASSIGN_OR_RETURN(const std::string type, JsonType(object, "post_processor"));
   if (type == "Sequence") {
@@ -228,7 +250,8 @@ Status ReadPostProcessor(const json& object, std::vector<int32_t>* prefix_ids, s
   if (type == "ByteLevel") return Status::Ok();  // changes offsets only
   if (type != "TemplateProcessing") return NotSupported("post_processor", type);
   const json* single = JsonMember(object, "single");
-  if (single == nullptr || !single->is_array()) return InvalidArgument("post_processor: single is missing or no list");
+  if (single == nullptr || !single->is_array())
+    return InvalidArgument("post_processor: single is missing or no list");
   bool behind_text = false;
   for (const json& item : *single) {
     if (JsonMember(item, "Sequence") != nullptr) {

@@ -1,6 +1,6 @@
 // The parts that tokenizer.json declares, each read into what this module has for it.
-// Invariant: a kind, pattern or setting that would change the result and is not supported is a kUnsupported error naming it;
-// nothing is guessed.
+// Invariant: a kind, pattern or setting that would change the result and is not supported is a kUnsupported
+// error naming it; nothing is guessed.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,7 @@ Status ReadPreTokenizer(const nlohmann::json& json, PreTokenizer* pre_tokenizer,
 Status ReadDecoder(const nlohmann::json& json, TokenStyle* style);
 
 // What the post-processor puts around a text.
-Status ReadPostProcessor(const nlohmann::json& json, std::vector<int32_t>* prefix_ids, std::vector<int32_t>* suffix_ids);
+Status ReadPostProcessor(const nlohmann::json& json, std::vector<int32_t>* prefix_ids,
+                         std::vector<int32_t>* suffix_ids);
 
 }  // namespace cachalot

@@ -47,21 +47,24 @@ class Rewriter {
   TextOrigin origin_;
 };
 
-// In every normal form the character stays as it is and does not combine with what comes before it. (Not the whole truth,
-// but most of every real text.)
+// In every normal form the character stays as it is and does not combine with what comes before it. (Not the
+// whole truth, but most of every real text.)
 bool IsInert(int32_t c, NormalForm form) {
   if (c < 0x80) return true;
   if (c >= 0x4E00 && c <= 0x9FFF) return true;  // CJK ideographs
   if (form != NormalForm::kNfc) return false;
-  return c < 0x300 || (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) || (c >= 0xAC00 && c <= 0xD7A3);
+  return c < 0x300 || (c >= 0x3041 && c <= 0x3096) || (c >= 0x30A1 && c <= 0x30FA) ||
+         (c >= 0xAC00 && c <= 0xD7A3);
 }
 
 utf8proc_option_t DecomposeOptions(NormalForm form) {
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
+  return static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                        (compatible ? UTF8PROC_COMPAT : 0));
 }
 
-// One valid stretch of text in normal form. (utf8proc_decompose would do it all, but orders marks in quadratic time.)
+// One valid stretch of text in normal form. (utf8proc_decompose would do it all, but orders marks in
+// quadratic time.)
 std::string NormalizeStretch(std::string_view text, NormalForm form) {
   const utf8proc_option_t options = DecomposeOptions(form);
   std::vector<utf8proc_int32_t> chars;
@@ -71,8 +74,8 @@ std::string NormalizeStretch(std::string_view text, NormalForm form) {
     pos += static_cast<size_t>(c.size);
     utf8proc_int32_t decomposed[32];  // the longest decomposition has 18 characters
     int boundary_class = 0;
-    const utf8proc_ssize_t n = utf8proc_decompose_char(c.code_point, decomposed, std::size(decomposed), options,
-                                                       &boundary_class);
+    const utf8proc_ssize_t n =
+        utf8proc_decompose_char(c.code_point, decomposed, std::size(decomposed), options, &boundary_class);
     if (n >= 0 && n <= static_cast<utf8proc_ssize_t>(std::size(decomposed))) {
       chars.insert(chars.end(), decomposed, decomposed + n);
     } else {
@@ -97,7 +100,9 @@ std::string NormalizeStretch(std::string_view text, NormalForm form) {
   return out;
 }
 
-bool IsContinuation(char c) { return (static_cast<uint8_t>(c) & 0xC0) == 0x80; }
+bool IsContinuation(char c) {
+  return (static_cast<uint8_t>(c) & 0xC0) == 0x80;
+}
 
 // Bytes of the whole characters that both begin with.
 size_t CommonPrefix(std::string_view a, std::string_view b) {
@@ -108,14 +113,15 @@ size_t CommonPrefix(std::string_view a, std::string_view b) {
 
 // Bytes of the whole characters that both end with.
 size_t CommonSuffix(std::string_view a, std::string_view b) {
-  size_t n = static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
+  size_t n =
+      static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
   while (n > 0 && IsContinuation(a[a.size() - n])) --n;
   return n;
 }
 
 void ApplyForm(std::string_view text, NormalForm form, Rewriter* rewriter) {
-  size_t kept = 0;            // everything before is with the rewriter
-  size_t last_inert = 0;      // where the last inert character began
+  size_t kept = 0;        // everything before is with the rewriter
+  size_t last_inert = 0;  // where the last inert character began
   size_t pos = 0;
   while (pos < text.size()) {
     Utf8Char c = NextUtf8Char(text.substr(pos));
@@ -125,7 +131,8 @@ void ApplyForm(std::string_view text, NormalForm form, Rewriter* rewriter) {
       continue;
     }
     // A stretch that may change: from the inert character in front, which may take marks, to the next one.
-    const bool invalid_before = pos > 0 && NextUtf8Char(text.substr(last_inert)).code_point == kInvalidCodePoint;
+    const bool invalid_before =
+        pos > 0 && NextUtf8Char(text.substr(last_inert)).code_point == kInvalidCodePoint;
     const size_t begin = pos == 0 || invalid_before ? pos : last_inert;
     size_t end = pos;
     while (end < text.size()) {
@@ -136,7 +143,8 @@ void ApplyForm(std::string_view text, NormalForm form, Rewriter* rewriter) {
     const std::string_view stretch = text.substr(begin, end - begin);
     const std::string normal = NormalizeStretch(stretch, form);
     if (normal != stretch) {
-      // What did not change at its ends keeps its exact origin: a control token in front must not seem to overlap.
+      // What did not change at its ends keeps its exact origin: a control token in front must not seem to
+      // overlap.
       const size_t head = CommonPrefix(stretch, normal);
       const size_t tail = CommonSuffix(stretch.substr(head), std::string_view(normal).substr(head));
       rewriter->Keep(kept, begin + head);

@@ -1,5 +1,5 @@
-// Normalizer: what is done to a text before it is tokenized: Unicode normal forms, literal replacements, a prefix.
-// Invariant: bytes that are not valid UTF-8 pass through unchanged; time is O(n log n).
+// Normalizer: what is done to a text before it is tokenized: Unicode normal forms, literal replacements, a
+// prefix. Invariant: bytes that are not valid UTF-8 pass through unchanged; time is O(n log n).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@ namespace cachalot {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// For each byte of a normalized text, and for its end, the offset of the byte it came from. Empty: each from its own.
+// For each byte of a normalized text, and for its end, the offset of the byte it came from. Empty: each from
+// its own.
 using TextOrigin = std::vector<int64_t>;
 
 class Normalizer {
@@ -20,7 +21,9 @@ class Normalizer {
   void AddReplace(std::string from, std::string to) {
     steps_.push_back({Step::kReplace, NormalForm::kNfc, std::move(from), std::move(to)});
   }
-  void AddPrepend(std::string prefix) { steps_.push_back({Step::kPrepend, NormalForm::kNfc, "", std::move(prefix)}); }
+  void AddPrepend(std::string prefix) {
+    steps_.push_back({Step::kPrepend, NormalForm::kNfc, "", std::move(prefix)});
+  }
   bool empty() const { return steps_.empty(); }
 
   // The normalized text, in *storage if it differs. With `origin`, where its bytes came from.

@@ -58,8 +58,8 @@ std::string_view PreTokenizer::Prepare(std::string_view text, bool at_start, std
   return *storage;
 }
 
-// Matches and the text between them, in order, without gaps. An empty match is a span of its own, unless it adjoins the
-// match before.
+// Matches and the text between them, in order, without gaps. An empty match is a span of its own, unless it
+// adjoins the match before.
 Status PreTokenizer::FindSpans(const Step& step, std::string_view text, RegexScratch* scratch,
                                std::vector<Span>* spans) {
   spans->clear();
@@ -103,7 +103,8 @@ void PreTokenizer::Merge(SplitBehavior behavior, std::vector<Span>* spans) {
   bool last_match = false;
   for (const Span& span : *spans) {
     // Of a row of matches only the first joins its neighbour.
-    const bool joins = behavior == SplitBehavior::kContiguous ? span.match == last_match : span.match && !last_match;
+    const bool joins =
+        behavior == SplitBehavior::kContiguous ? span.match == last_match : span.match && !last_match;
     last_match = span.match;
     if (!joins || merged.empty()) {
       merged.push_back(span);
@@ -117,7 +118,8 @@ void PreTokenizer::Merge(SplitBehavior behavior, std::vector<Span>* spans) {
   *spans = std::move(merged);
 }
 
-Status PreTokenizer::Split(std::string_view text, RegexScratch* scratch, std::vector<TextPiece>* pieces) const {
+Status PreTokenizer::Split(std::string_view text, RegexScratch* scratch,
+                           std::vector<TextPiece>* pieces) const {
   pieces->clear();
   if (!text.empty()) pieces->push_back({0, text.size()});
   std::vector<TextPiece> finer;

@@ -1,6 +1,7 @@
-// PreTokenizer: cuts a text into the pieces that byte pair encoding works on, by a list of splits. Each split is applied to
-// every piece the ones before it left, whether an earlier split matched it or not, and sees nothing beyond that piece.
-// Invariant: immutable after set-up; pieces come in the order of the text and do not overlap.
+// PreTokenizer: cuts a text into the pieces that byte pair encoding works on, by a list of splits. Each split
+// is applied to every piece the ones before it left, whether an earlier split matched it or not, and sees
+// nothing beyond that piece. Invariant: immutable after set-up; pieces come in the order of the text and do
+// not overlap.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,8 @@
 
 namespace cachalot {
 
-// What becomes of a match: a piece of its own, nothing, or a part of the text before, after, or of adjoining matches.
+// What becomes of a match: a piece of its own, nothing, or a part of the text before, after, or of adjoining
+// matches.
 enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct TextPiece {
@@ -29,8 +31,9 @@ class PreTokenizer {
   Status AddRegex(std::string_view pattern, SplitBehavior behavior, bool invert = false);
   Status AddLiteral(std::string_view text, SplitBehavior behavior, bool invert = false);
 
-  // A text that does not begin with `prefix` gets it, after spaces were replaced. At the start of the whole text only, or
-  // of each stretch between added tokens. kUnsupported once there are splits: it would have to be done to each piece.
+  // A text that does not begin with `prefix` gets it, after spaces were replaced. At the start of the whole
+  // text only, or of each stretch between added tokens. kUnsupported once there are splits: it would have to
+  // be done to each piece.
   Status SetPrefix(std::string prefix, bool whole_text_only);
   // Every space becomes this text. kUnsupported once there are splits or a prefix.
   Status SetSpace(std::string replacement);
@@ -55,7 +58,8 @@ class PreTokenizer {
   };
 
   Status Add(Step step);
-  static Status FindSpans(const Step& step, std::string_view text, RegexScratch* scratch, std::vector<Span>* spans);
+  static Status FindSpans(const Step& step, std::string_view text, RegexScratch* scratch,
+                          std::vector<Span>* spans);
   static void Merge(SplitBehavior behavior, std::vector<Span>* spans);
 
   std::vector<Step> steps_;

@@ -23,7 +23,8 @@ constexpr std::string_view kQwen2[] = {
 
 constexpr std::string_view kCjk = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+";
 
-// The second lists the letters that have case, as of the Unicode version of its authors. The third takes in A-Z and a-z
+// The second lists the letters that have case, as of the Unicode version of its authors. The third takes in
+// A-Z and a-z
 // (":-~"), so it cuts the words that the second found where ASCII and other letters meet.
 constexpr std::string_view kDeepSeekLlm[] = {
     R"([\r\n])",
@@ -55,8 +56,9 @@ constexpr std::string_view kDeepSeekV3[] = {
 constexpr std::string_view kDefault[] = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2[0], R"(\p{N}+)", "[0-9][0-9][0-9]"};
 
 constexpr GgufPreTokenizer kTable[] = {
-    {.names = "gpt-2 phi-2 mpt olmo jais trillion granite-docling gigachat jina-es jina-de jina-v2-es jina-v2-de "
-              "a.x-4.0 mellum exaone4",
+    {.names =
+         "gpt-2 phi-2 mpt olmo jais trillion granite-docling gigachat jina-es jina-de jina-v2-es jina-v2-de "
+         "a.x-4.0 mellum exaone4",
      .splits = kGpt2},
     {.names = "smollm starcoder refact command-r codeshell exaone minerva-7b", .splits = kDigitsThenGpt2},
     {.names = "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
@@ -92,7 +94,8 @@ Result<const GgufPreTokenizer*> FindGgufPreTokenizer(std::string_view name) {
       known.push_back(word);
     }
   }
-  return Unsupported("tokenizer.ggml.pre '{}' is not known; known are {}", Printable(name), fmt::join(known, ", "));
+  return Unsupported("tokenizer.ggml.pre '{}' is not known; known are {}", Printable(name),
+                     fmt::join(known, ", "));
 }
 
 }  // namespace cachalot

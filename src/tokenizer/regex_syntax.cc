@@ -19,14 +19,15 @@ constexpr std::string_view kNotSpace = "\\P{White_Space}";
 constexpr std::string_view kWordItems = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr std::string_view kHexItems = "0-9A-Fa-f";
 
-constexpr std::string_view kGeneralCategories[] = {
-    "C",  "Cc", "Cf", "Cn", "Co", "Cs", "L",  "Ll", "Lm", "Lo", "Lt", "Lu", "M",  "Mc", "Me", "Mn", "N",  "Nd", "Nl",
-    "No", "P",  "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S",  "Sc", "Sk", "Sm", "So", "Z",  "Zl", "Zp", "Zs"};
-constexpr std::string_view kScripts[] = {"Arabic",   "Armenian", "Bengali",  "Bopomofo", "Cyrillic", "Devanagari",
-                                         "Georgian", "Greek",    "Gujarati", "Gurmukhi", "Han",      "Hangul",
-                                         "Hebrew",   "Hiragana", "Kannada",  "Katakana", "Khmer",    "Lao",
-                                         "Latin",    "Malayalam", "Myanmar", "Sinhala",  "Tamil",    "Telugu",
-                                         "Thai",     "Tibetan"};
+constexpr std::string_view kGeneralCategories[] = {"C",  "Cc", "Cf", "Cn", "Co", "Cs", "L",  "Ll", "Lm", "Lo",
+                                                   "Lt", "Lu", "M",  "Mc", "Me", "Mn", "N",  "Nd", "Nl", "No",
+                                                   "P",  "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S",  "Sc",
+                                                   "Sk", "Sm", "So", "Z",  "Zl", "Zp", "Zs"};
+constexpr std::string_view kScripts[] = {
+    "Arabic",  "Armenian", "Bengali",  "Bopomofo", "Cyrillic", "Devanagari", "Georgian",
+    "Greek",   "Gujarati", "Gurmukhi", "Han",      "Hangul",   "Hebrew",     "Hiragana",
+    "Kannada", "Katakana", "Khmer",    "Lao",      "Latin",    "Malayalam",  "Myanmar",
+    "Sinhala", "Tamil",    "Telugu",   "Thai",     "Tibetan"};
 
 class Translator {
  public:
@@ -36,7 +37,8 @@ class Translator {
     if (in_.size() > kMaxPatternBytes) {
       return Unsupported("a regular expression of {} bytes, the limit is {}", in_.size(), kMaxPatternBytes);
     }
-    // Tried at every place of a long run of spaces, \s+$ takes quadratic time. All its matches begin where a run does.
+    // Tried at every place of a long run of spaces, \s+$ takes quadratic time. All its matches begin where a
+    // run does.
     if (in_ == "\\s+$") return fmt::format("(?<!{0}){0}+$", kSpace);
     int depth = 0;
     while (pos_ < in_.size()) {
@@ -49,7 +51,8 @@ class Translator {
           RETURN_IF_ERROR(Class());
           break;
         case '(':
-          if (++depth > kMaxGroupDepth) return Refuse(fmt::format("groups nested more than {} deep", kMaxGroupDepth));
+          if (++depth > kMaxGroupDepth)
+            return Refuse(fmt::format("groups nested more than {} deep", kMaxGroupDepth));
           RETURN_IF_ERROR(GroupStart());
           break;
         case '{':
@@ -78,22 +81,38 @@ class Translator {
       out_ += in_class ? std::string(items) : fmt::format("[{}{}]", negated ? "^" : "", items);
     };
     switch (c) {
-      case 's': out_ += kSpace; break;
-      case 'S': out_ += kNotSpace; break;
-      case 'd': out_ += "\\p{Nd}"; break;
-      case 'D': out_ += "\\P{Nd}"; break;
-      case 'w': item(kWordItems, false); break;
-      case 'h': item(kHexItems, false); break;
+      case 's':
+        out_ += kSpace;
+        break;
+      case 'S':
+        out_ += kNotSpace;
+        break;
+      case 'd':
+        out_ += "\\p{Nd}";
+        break;
+      case 'D':
+        out_ += "\\P{Nd}";
+        break;
+      case 'w':
+        item(kWordItems, false);
+        break;
+      case 'h':
+        item(kHexItems, false);
+        break;
       case 'W':
       case 'H':
         if (in_class) return Refuse(fmt::format("\\{} in a class", c));
         item(c == 'W' ? kWordItems : kHexItems, true);
         break;
       case 'p':
-      case 'P': return Property();
+      case 'P':
+        return Property();
       case 'x':
-      case 'u': return CodePoint();
-      case 'v': out_ += "\\x0b"; break;
+      case 'u':
+        return CodePoint();
+      case 'v':
+        out_ += "\\x0b";
+        break;
       case 'n':
       case 'r':
       case 't':
@@ -121,14 +140,17 @@ class Translator {
   // \p{Name}, \P{Name}, \p{^Name}
   Status Property() {
     const size_t end = in_.find('}', pos_);
-    if (pos_ + 2 >= in_.size() || in_[pos_ + 2] != '{' || end == std::string_view::npos) return Refuse("\\p without {}");
+    if (pos_ + 2 >= in_.size() || in_[pos_ + 2] != '{' || end == std::string_view::npos)
+      return Refuse("\\p without {}");
     bool negated = in_[pos_ + 1] == 'P';
     std::string_view name = in_.substr(pos_ + 3, end - pos_ - 3);
     if (name.starts_with('^')) {
       negated = !negated;
       name.remove_prefix(1);
     }
-    const auto among = [&](const auto& names) { return std::find(std::begin(names), std::end(names), name) != std::end(names); };
+    const auto among = [&](const auto& names) {
+      return std::find(std::begin(names), std::end(names), name) != std::end(names);
+    };
     // Without "sc:" PCRE2 would also match characters that merely occur in the script.
     const bool script = among(kScripts);
     if (!script && !among(kGeneralCategories)) return Refuse(fmt::format("the property {}", Printable(name)));
@@ -144,11 +166,13 @@ class Translator {
     size_t end = begin;
     const size_t max_digits = braces ? 6 : in_[pos_ + 1] == 'x' ? 2 : 4;
     uint32_t value = 0;
-    while (end < in_.size() && end - begin < max_digits && std::isxdigit(static_cast<unsigned char>(in_[end])) != 0) {
+    while (end < in_.size() && end - begin < max_digits &&
+           std::isxdigit(static_cast<unsigned char>(in_[end])) != 0) {
       const char digit = in_[end++];
       value = value * 16 + static_cast<uint32_t>(digit <= '9' ? digit - '0' : (digit | 0x20) - 'a' + 10);
     }
-    const bool complete = braces ? end > begin && end < in_.size() && in_[end] == '}' : end - begin == max_digits;
+    const bool complete =
+        braces ? end > begin && end < in_.size() && in_[end] == '}' : end - begin == max_digits;
     // A lone \xHH is a byte there and a character here: the same only in ASCII.
     const bool lone_byte = in_[pos_ + 1] == 'x' && !braces && value > 0x7F;
     if (!complete || lone_byte || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) {
@@ -242,6 +266,8 @@ class Translator {
 
 }  // namespace
 
-Result<std::string> TranslateRegex(std::string_view pattern) { return Translator(pattern).Run(); }
+Result<std::string> TranslateRegex(std::string_view pattern) {
+  return Translator(pattern).Run();
+}
 
 }  // namespace cachalot

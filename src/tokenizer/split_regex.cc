@@ -41,9 +41,12 @@ RegexScratch::~RegexScratch() {
   pcre2_jit_stack_free(jit_stack_);
 }
 
-void SplitRegex::Free::operator()(pcre2_real_code_8* code) const { pcre2_code_free(code); }
+void SplitRegex::Free::operator()(pcre2_real_code_8* code) const {
+  pcre2_code_free(code);
+}
 
-SplitRegex::SplitRegex(pcre2_real_code_8* code, std::string pattern) : code_(code), pattern_(std::move(pattern)) {
+SplitRegex::SplitRegex(pcre2_real_code_8* code, std::string pattern)
+    : code_(code), pattern_(std::move(pattern)) {
   jit_ = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE) == 0;
 }
 
@@ -71,7 +74,8 @@ Status SplitRegex::Find(std::string_view text, size_t from, RegexScratch* scratc
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT && scratch->jit_stack_ == nullptr) {
       scratch->jit_stack_ = pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr);
       pcre2_jit_stack_assign(scratch->context_, nullptr, scratch->jit_stack_);
-      rc = pcre2_jit_match(code_.get(), subject, text.size(), from, 0, scratch->match_data_, scratch->context_);
+      rc = pcre2_jit_match(code_.get(), subject, text.size(), from, 0, scratch->match_data_,
+                           scratch->context_);
     }
   }
   if (!jit_ || rc == PCRE2_ERROR_JIT_STACKLIMIT) {

@@ -1,6 +1,6 @@
 // SplitRegex: a compiled regular expression that finds its matches in a text, one after another.
-// Invariant: immutable, so shared between threads; each thread brings its own RegexScratch. Never fails on a long text for
-// want of stack; an expression that backtracks without bound is an error, not a hang.
+// Invariant: immutable, so shared between threads; each thread brings its own RegexScratch. Never fails on a
+// long text for want of stack; an expression that backtracks without bound is an error, not a hang.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,8 @@ TEST(Features, IdsAndTextsAsThePackage) {
       const auto text = c["texts"][i].get<std::string>();
       const auto ids = c["ids"][i].get<std::vector<int32_t>>();
       EXPECT_EQ(Ids(tokenizer, text), ids) << c["name"] << ": '" << text << "'";
-      EXPECT_EQ(tokenizer.Decode(ids), c["decoded"][i].get<std::string>()) << c["name"] << ": '" << text << "'";
+      EXPECT_EQ(tokenizer.Decode(ids), c["decoded"][i].get<std::string>())
+          << c["name"] << ": '" << text << "'";
       EXPECT_EQ(Ids(tokenizer, text, {.add_special = false, .parse_special = false}),
                 c["ids_special_as_text"][i].get<std::vector<int32_t>>())
           << c["name"] << ": '" << text << "', special tokens as text";
@@ -31,10 +32,12 @@ TEST(Features, IdsAndTextsAsThePackage) {
 }
 
 TEST(Features, InvalidBytesAsPython) {
-  for (const json& c : TestData("unicode")["decoded"]) {
+  const json unicode = TestData("unicode");
+  for (const json& c : unicode["decoded"]) {
     const auto hex = c[0].get<std::string>();
     std::string bytes, whole, piecewise, pending;
-    for (size_t i = 0; i < hex.size(); i += 2) bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+    for (size_t i = 0; i < hex.size(); i += 2)
+      bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
     if (AppendReplacingInvalid(bytes, &whole) < bytes.size()) whole += kReplacementCharacter;
     EXPECT_EQ(whole, c[1].get<std::string>()) << hex;
     EXPECT_EQ(IsValidUtf8(bytes), whole == bytes) << hex;
@@ -51,8 +54,10 @@ TEST(Features, InvalidBytesAsPython) {
 
 TEST(Features, NormalFormsAsThePackage) {
   const json unicode = TestData("unicode");
-  const std::pair<const char*, NormalForm> forms[] = {
-      {"NFC", NormalForm::kNfc}, {"NFD", NormalForm::kNfd}, {"NFKC", NormalForm::kNfkc}, {"NFKD", NormalForm::kNfkd}};
+  const std::pair<const char*, NormalForm> forms[] = {{"NFC", NormalForm::kNfc},
+                                                      {"NFD", NormalForm::kNfd},
+                                                      {"NFKC", NormalForm::kNfkc},
+                                                      {"NFKD", NormalForm::kNfkd}};
   for (const auto& [name, form] : forms) {
     Normalizer normalizer;
     normalizer.AddForm(form);

@@ -19,10 +19,17 @@ constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
 
 // The numbers are those of the file format.
-enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
+enum TokenType : int64_t {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6
+};
 
-// Whether the token is the letter that stands for a byte which no UTF-8 text has. Such letters were added to deepseek-llm
-// as ordinary letters; the byte has no token.
+// Whether the token is the letter that stands for a byte which no UTF-8 text has. Such letters were added to
+// deepseek-llm as ordinary letters; the byte has no token.
 bool StandsForImpossibleByte(std::string_view text) {
   const Utf8Char c = NextUtf8Char(text);
   if (static_cast<size_t>(c.size) != text.size()) return false;
@@ -30,7 +37,8 @@ bool StandsForImpossibleByte(std::string_view text) {
   return byte == 0xC0 || byte == 0xC1 || byte >= 0xF5;
 }
 
-Result<std::vector<AddedToken>> ReadAddedTokens(const GgufFile& file, const std::vector<std::string>& tokens) {
+Result<std::vector<AddedToken>> ReadAddedTokens(const GgufFile& file,
+                                                const std::vector<std::string>& tokens) {
   std::vector<AddedToken> added;
   if (!file.Has(kTypesKey)) {
     for (size_t id = 0; id < tokens.size(); ++id) {
@@ -108,8 +116,8 @@ Status ReadMerges(const GgufFile& file, TokenizerImpl* impl) {
     if (!impl->AddMerge(merge.substr(0, space), merge.substr(space + 1))) ++num_skipped;
   }
   if (num_skipped > 0) {
-    LOG_WARN("{}: {} of {} merges are not between tokens of the vocabulary; ignored", file.path(), num_skipped,
-             merges->size());
+    LOG_WARN("{}: {} of {} merges are not between tokens of the vocabulary; ignored", file.path(),
+             num_skipped, merges->size());
   }
   return Status::Ok();
 }
@@ -121,7 +129,8 @@ Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
                        Printable(model));
   }
   if (!file.Has("tokenizer.ggml.pre")) {
-    LOG_WARN("{}: tokenizer.ggml.pre is missing: an old file, its text may be cut in the wrong places", file.path());
+    LOG_WARN("{}: tokenizer.ggml.pre is missing: an old file, its text may be cut in the wrong places",
+             file.path());
   }
   ASSIGN_OR_RETURN(const std::string pre_name, file.StringOr("tokenizer.ggml.pre", "default"));
   const Result<const GgufPreTokenizer*> found = FindGgufPreTokenizer(pre_name);
@@ -142,8 +151,8 @@ Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
   int64_t num_bytes = 0;
   for (const std::string& token : *tokens) num_bytes += static_cast<int64_t>(token.size());
   if (static_cast<int64_t>(tokens->size()) > Vocab::kMaxSize || num_bytes > UINT32_MAX) {
-    return Corrupt("{}: {} has {} tokens of {} bytes, the limit is {}", file.path(), kTokensKey, tokens->size(),
-                   num_bytes, Vocab::kMaxSize);
+    return Corrupt("{}: {} has {} tokens of {} bytes, the limit is {}", file.path(), kTokensKey,
+                   tokens->size(), num_bytes, Vocab::kMaxSize);
   }
   impl->vocab.Reserve(static_cast<int64_t>(tokens->size()), num_bytes);
   for (size_t id = 0; id < tokens->size(); ++id) {

@@ -1,8 +1,9 @@
-// Against what the `tokenizers` package makes of a corpus of nasty texts (tools/make_tokenizer_goldens.py), and against
-// the golden ids that come with real vocabularies.
+// Against what the `tokenizers` package makes of a corpus of nasty texts (tools/make_tokenizer_goldens.py),
+// and against the golden ids that come with real vocabularies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -31,7 +32,8 @@ void ExpectGolden(const Tokenizer& tokenizer, const std::string& name) {
   ASSERT_EQ(golden["ids"].size(), Corpus().size());
   for (size_t i = 0; i < Corpus().size(); ++i) {
     const auto expected = golden["ids"][i].get<std::vector<int32_t>>();
-    ASSERT_EQ(Ids(tokenizer, Corpus()[i], {.add_special = false}), expected) << name << " text " << i << ": " << Corpus()[i];
+    ASSERT_EQ(Ids(tokenizer, Corpus()[i], {.add_special = false}), expected)
+        << name << " text " << i << ": " << Corpus()[i];
   }
   for (const json& decode : golden["decodes"]) {
     ASSERT_EQ(tokenizer.Decode(decode[0].get<std::vector<int32_t>>()), decode[1].get<std::string>())
@@ -51,7 +53,8 @@ struct Vocabulary {
   const char* name;
   const char* pre;
   bool nfc = false;
-  bool all_bytes = true;  // every byte has a token; otherwise characters get lost, with the package as with us
+  bool all_bytes =
+      true;  // every byte has a token; otherwise characters get lost, with the package as with us
 };
 constexpr Vocabulary kVocabularies[] = {
     {"gpt2", "gpt-2"},
@@ -89,13 +92,24 @@ TEST_P(GoldenTest, SlimGguf) {
   ExpectGolden(**tokenizer, name);
 }
 
+// "" where none is on this machine.
+std::string FullGguf(const std::string& name) {
+  if (name == "gpt2") return SharedPath("tokenizers/gguf/gpt-2.gguf");
+  if (name == "deepseek_llm") return SharedPath("tokenizers/gguf/deepseek-llm.gguf");
+  if (name == "deepseek_coder") return SharedPath("tokenizers/gguf/deepseek-coder.gguf");
+  if (name != "smollm2") return "";
+  // The default model, where tools/fetch_model.sh puts it.
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string base = cache != nullptr ? cache : home != nullptr ? std::string(home) + "/.cache" : "";
+  const std::string path = base + "/cachalot/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return FileExists(path) ? path : "";
+}
+
 TEST_P(GoldenTest, FullVocabulary) {
   const std::string name = GetParam().name;
   const std::string compressed = SharedPath("tokenizers/" + name + "/tokenizer.json.xz");
-  std::string gguf = SharedPath("tokenizers/gguf/" + name + ".gguf");
-  if (name == "gpt2") gguf = SharedPath("tokenizers/gguf/gpt-2.gguf");
-  if (name == "deepseek_llm") gguf = SharedPath("tokenizers/gguf/deepseek-llm.gguf");
-  if (name == "deepseek_coder") gguf = SharedPath("tokenizers/gguf/deepseek-coder.gguf");
+  const std::string gguf = FullGguf(name);
   if (compressed.empty() && gguf.empty()) GTEST_SKIP() << "the full vocabulary is not on this machine";
   TokenizerResult tokenizer = Status(StatusCode::kNotFound, "");
   if (!compressed.empty()) {
@@ -111,7 +125,8 @@ TEST_P(GoldenTest, FullVocabulary) {
   ExpectGoldenAndRoundTrip(**tokenizer, name);
 }
 
-// Where texts are cut: the table for GGUF files and the declarations of tokenizer.json, without any vocabulary.
+// Where texts are cut: the table for GGUF files and the declarations of tokenizer.json, without any
+// vocabulary.
 TEST_P(GoldenTest, Splits) {
   const json golden = TestData("splits")[GetParam().pre];
   PreTokenizer declared, named;
@@ -137,8 +152,8 @@ TEST_P(GoldenTest, Splits) {
       ASSERT_TRUE(pre_tokenizer->Split(text, &scratch, &pieces).ok());
       std::vector<size_t> ends;
       for (const TextPiece& piece : pieces) ends.push_back(piece.end);
-      ASSERT_EQ(ends, expected) << GetParam().pre << (pre_tokenizer == &named ? " table" : " declared") << " text " << i
-                                << ": " << text;
+      ASSERT_EQ(ends, expected) << GetParam().pre << (pre_tokenizer == &named ? " table" : " declared")
+                                << " text " << i << ": " << text;
     }
   }
 }
@@ -200,7 +215,8 @@ TEST_P(GgufGoldenTest, AllTexts) {
   constexpr std::string_view kSeparator = "\n__ggml_vocab_test__\n";
   std::vector<std::string> texts;
   std::string_view rest = *input;
-  for (size_t at; (at = rest.find(kSeparator)) != std::string_view::npos; rest.remove_prefix(at + kSeparator.size())) {
+  for (size_t at; (at = rest.find(kSeparator)) != std::string_view::npos;
+       rest.remove_prefix(at + kSeparator.size())) {
     texts.emplace_back(rest.substr(0, at));
   }
   std::ifstream output(path + ".out");

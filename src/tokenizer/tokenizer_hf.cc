@@ -1,4 +1,5 @@
 // A tokenizer from a Hugging Face folder.
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -71,7 +72,6 @@ class Loader {
     RETURN_IF_ERROR(ReadPreTokenizer(Part("pre_tokenizer"), &impl_->pre_tokenizer, &style.byte_level));
     RETURN_IF_ERROR(ReadDecoder(Part("decoder"), &style));
     RETURN_IF_ERROR(ReadVocab());
-    RETURN_IF_ERROR(ReadModel(model, style));
     RETURN_IF_ERROR(ReadPostProcessor(Part("post_processor"), &impl_->prefix_ids, &impl_->suffix_ids));
     for (const std::vector<int32_t>* ids : {&impl_->prefix_ids, &impl_->suffix_ids}) {
       for (const int32_t id : *ids) {
@@ -79,6 +79,7 @@ class Loader {
       }
     }
     RETURN_IF_ERROR(ReadConfigs());
+    RETURN_IF_ERROR(ReadModel(model, style));
     impl_->Finish();
     return Status::Ok();
   }
@@ -94,7 +95,8 @@ class Loader {
     }
     for (const json& item : list) {
       const json* id = JsonMember(item, "id");
-      if (id == nullptr || !id->is_number_integer()) return InvalidArgument("added_tokens: an entry without id");
+      if (id == nullptr || !id->is_number_integer())
+        return InvalidArgument("added_tokens: an entry without id");
       RETURN_IF_ERROR(Add(item, id->get<int64_t>(), &added).WithContext("added_tokens"));
     }
     // What the configuration adds besides.
@@ -146,14 +148,19 @@ class Loader {
     ASSIGN_OR_RETURN(options.byte_fallback, JsonBool(model, "byte_fallback", false));
     ASSIGN_OR_RETURN(options.fuse_unk, JsonBool(model, "fuse_unk", false));
     ASSIGN_OR_RETURN(const std::string unk, JsonString(model, "unk_token", ""));
-    if (!unk.empty()) options.unk_id = impl_->vocab.Find(unk);
+    // A strange character of a user's must not end or begin a text.
+    const int32_t unk_id = unk.empty() ? -1 : impl_->vocab.Find(unk);
+    const std::vector<int32_t>& stops = impl_->stop_ids;
+    const bool frames_text = unk_id == impl_->bos_id || unk_id == impl_->eos_id ||
+                             std::find(stops.begin(), stops.end(), unk_id) != stops.end();
+    if (!frames_text) options.unk_id = unk_id;
     impl_->SetModel(options, style);
     impl_->ReserveMerges(static_cast<int64_t>(parsed_.merges.size()));
     for (size_t i = 0; i < parsed_.merges.size(); ++i) {
       const TokenizerJson::Merge& merge = parsed_.merges[i];
       if (impl_->AddMerge(parsed_.Left(merge), parsed_.Right(merge))) continue;
-      return InvalidArgument("model.merges[{}]: '{}' and '{}' are not tokens of the vocabulary that make one", i,
-                             Printable(parsed_.Left(merge)), Printable(parsed_.Right(merge)));
+      return InvalidArgument("model.merges[{}]: '{}' and '{}' are not tokens of the vocabulary that make one",
+                             i, Printable(parsed_.Left(merge)), Printable(parsed_.Right(merge)));
     }
     return Status::Ok();
   }
@@ -186,7 +193,8 @@ class Loader {
 
   // By the text the tokenizer's configuration has, else by number.
   int32_t NamedToken(const char* text_key, const char* id_key) const {
-    const json* token = files_.tokenizer_config == nullptr ? nullptr : JsonMember(*files_.tokenizer_config, text_key);
+    const json* token =
+        files_.tokenizer_config == nullptr ? nullptr : JsonMember(*files_.tokenizer_config, text_key);
     if (const int32_t id = impl_->vocab.Find(TokenText(token)); id >= 0) return id;
     return ConfiguredId(id_key);
   }
@@ -251,14 +259,16 @@ Result<json> ReadOptionalJson(const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& files) { return Loader(files).Run(); }
+Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& files) {
+  return Loader(files).Run();
+}
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromFolder(const std::string& folder) {
   TokenizerFiles files;
   files.place = folder + "/tokenizer.json";
   if (!FileExists(files.place)) {
-    const char* other = FileExists(folder + "/tokenizer.model")  ? "tokenizer.model is not supported"
-                        : FileExists(folder + "/vocab.json")     ? "vocab.json with merges.txt is not supported"
+    const char* other = FileExists(folder + "/tokenizer.model") ? "tokenizer.model is not supported"
+                        : FileExists(folder + "/vocab.json") ? "vocab.json with merges.txt is not supported"
                         : FileExists(folder + "/tiktoken.model") ? "tiktoken.model is not supported"
                                                                  : "is this a model's folder?";
     return NotFound("{} is missing ({})", files.place, other);

@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer_impl.h"
 
 #include <algorithm>
+#include <new>
 
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/known_tokens.h"
@@ -9,8 +10,8 @@
 namespace cachalot {
 namespace {
 
-// Offsets are 32 bits wide in places, and invalid bytes may grow threefold.
-constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+// One word of this size takes some 40 times as much memory while it is merged.
+constexpr int64_t kMaxTextBytes = int64_t{1} << 28;
 constexpr std::string_view kMetaSpace = "▁";
 
 // A text as regular expressions need it, valid, and as the model needs it, with its own bytes.
@@ -20,7 +21,8 @@ struct RegexView {
   std::vector<size_t> stand_ins;  // offsets in `view` of the U+FFFD that stand for one byte of `bytes`
   std::string bytes_storage, view_storage;
 
-  // keep(byte): the model can say this byte; others become U+FFFD for good, which is what they would decode to.
+  // keep(byte): the model can say this byte; others become U+FFFD for good, which is what they would decode
+  // to.
   template <typename Keep>
   void Assign(std::string_view text, const Keep& keep) {
     stand_ins.clear();
@@ -101,6 +103,7 @@ Status TokenizerImpl::SetAddedTokens(std::vector<AddedToken> tokens) {
 
 void TokenizerImpl::SetModel(BpeOptions options, TokenStyle style) {
   style_ = style;
+  unk_id = options.unk_id;
   std::vector<bool> ordinary(static_cast<size_t>(vocab.size()));
   for (int32_t id = 0; id < vocab.size(); ++id) {
     ordinary[static_cast<size_t>(id)] = vocab.IsDefined(id) && !HasFlag(id, kForeign);
@@ -122,7 +125,9 @@ void TokenizerImpl::FillTokenBytes() {
   bytes_begin_.reserve(static_cast<size_t>(vocab.size()) + 1);
   const auto append_text = [this](std::string_view text) {
     if (style_.byte_fallback && text.size() == 6 && text.starts_with("<0x") && text.ends_with(">")) {
-      const auto hex = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; };
+      const auto hex = [](char c) {
+        return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      };
       if (hex(text[3]) >= 0 && hex(text[4]) >= 0) {
         bytes_.push_back(static_cast<char>(hex(text[3]) * 16 + hex(text[4])));
         return;
@@ -141,7 +146,8 @@ void TokenizerImpl::FillTokenBytes() {
     bytes_begin_.push_back(static_cast<uint32_t>(bytes_.size()));
     const std::string_view text = vocab.Text(id);
     if (HasFlag(id, kAdded)) {
-      bytes_.append(text);  // as written: deepseek-llm's token "ü" is the letter, not the byte that ü stands for
+      bytes_.append(
+          text);  // as written: deepseek-llm's token "ü" is the letter, not the byte that ü stands for
     } else if (!style_.byte_level) {
       append_text(text);
     } else if (!AppendAlphabetBytes(text, &bytes_)) {
@@ -157,10 +163,20 @@ std::string_view TokenizerImpl::TokenBytes(int32_t id) const {
   return std::string_view(bytes_).substr(begin, bytes_begin_[static_cast<size_t>(id) + 1] - begin);
 }
 
-Result<std::vector<int32_t>> TokenizerImpl::Encode(std::string_view text, const EncodeOptions& options) const {
+Result<std::vector<int32_t>> TokenizerImpl::Encode(std::string_view text,
+                                                   const EncodeOptions& options) const {
   if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
     return InvalidArgument("a text of {} bytes to tokenize, the limit is {}", text.size(), kMaxTextBytes);
   }
+  try {
+    return EncodeChecked(text, options);
+  } catch (const std::bad_alloc&) {
+    return Exhausted("no memory to tokenize a text of {} bytes", text.size());
+  }
+}
+
+Result<std::vector<int32_t>> TokenizerImpl::EncodeChecked(std::string_view text,
+                                                          const EncodeOptions& options) const {
   std::vector<int32_t> out;
   out.reserve(text.size() / 3 + 8);
   if (options.add_special) out = prefix_ids;
@@ -174,11 +190,11 @@ Result<std::vector<int32_t>> TokenizerImpl::Encode(std::string_view text, const 
     const std::string_view normal = normalizer.Apply(text.substr(begin, end - begin), &scratch.normalized,
                                                      wants_origin ? &scratch.origin : nullptr);
     size_t done = 0;
-    for (const AddedTokenMatch& match : normalized_tokens_.FindAll(normal, options.parse_special, user, scratch.origin,
-                                                                   static_cast<int64_t>(begin))) {
+    for (const AddedTokenMatch& match : normalized_tokens_.FindAll(
+             normal, options.parse_special, user, scratch.origin, static_cast<int64_t>(begin))) {
       if (match.begin > done) {
-        RETURN_IF_ERROR(
-            EncodeNormalized(normal.substr(done, match.begin - done), begin == 0 && done == 0, &scratch, &out));
+        RETURN_IF_ERROR(EncodeNormalized(normal.substr(done, match.begin - done), begin == 0 && done == 0,
+                                         &scratch, &out));
       }
       out.push_back(match.id);
       done = match.end;

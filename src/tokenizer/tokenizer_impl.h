@@ -1,5 +1,6 @@
 // What a Tokenizer holds, and how the loaders put it together. Private to this module.
-// A loader fills the vocabulary, normalizer and pre-tokenizer, then calls SetAddedTokens, SetModel, AddMerge …, Finish.
+// A loader fills the vocabulary, normalizer and pre-tokenizer, then calls SetAddedTokens, SetModel, AddMerge
+// …, Finish.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ class TokenizerImpl {
   PreTokenizer pre_tokenizer;
   std::vector<int32_t> prefix_ids, suffix_ids;  // around a text, when special tokens are wanted
   int32_t bos_id = -1, eos_id = -1, pad_id = -1;
+  int32_t unk_id = -1;            // set by SetModel
   std::vector<int32_t> stop_ids;  // until Finish: what the files say
   std::string chat_template;
   std::map<std::string, std::string> named_chat_templates;
@@ -66,7 +68,9 @@ class TokenizerImpl {
  private:
   struct Scratch;
 
-  Status EncodeNormalized(std::string_view text, bool at_start, Scratch* scratch, std::vector<int32_t>* out) const;
+  Result<std::vector<int32_t>> EncodeChecked(std::string_view text, const EncodeOptions& options) const;
+  Status EncodeNormalized(std::string_view text, bool at_start, Scratch* scratch,
+                          std::vector<int32_t>* out) const;
   void FillTokenBytes();
 
   std::vector<uint8_t> flags_;
@@ -78,14 +82,15 @@ class TokenizerImpl {
   std::vector<uint32_t> bytes_begin_;  // size()+1 offsets
 };
 
-// The parts of a folder, for FromFolder and for tests and fuzzing without files. Each may be null but tokenizer_json.
+// The parts of a folder, for FromFolder and for tests and fuzzing without files. Each may be null but
+// tokenizer_json.
 struct TokenizerFiles {
   std::string place;  // starts error messages
   std::string_view tokenizer_json;
   const nlohmann::json* tokenizer_config = nullptr;
   const nlohmann::json* generation_config = nullptr;
   const nlohmann::json* config = nullptr;
-  std::string chat_template;  // of chat_template.jinja
+  std::string chat_template = {};  // of chat_template.jinja
 };
 Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& files);
 

@@ -1,5 +1,5 @@
-// tokenizer.json as data: the vocabulary and the merges, which make up nearly all of it, in flat arrays; the rest as JSON.
-// Building all of it as JSON values would take most of the time a model needs to start.
+// tokenizer.json as data: the vocabulary and the merges, which make up nearly all of it, in flat arrays; the
+// rest as JSON. Building all of it as JSON values would take most of the time a model needs to start.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,18 @@ struct TokenizerJson {
   };
 
   std::string arena;
-  std::vector<Token> vocab;    // model.vocab, where that is an object
-  std::vector<Merge> merges;   // model.merges, given as "a b" or as ["a", "b"]
-  bool has_vocab_list = false;  // model.vocab is an array, as Unigram models have it; its contents are left out
-  nlohmann::json rest;         // everything else
+  std::vector<Token> vocab;   // model.vocab, where that is an object
+  std::vector<Merge> merges;  // model.merges, given as "a b" or as ["a", "b"]
+  bool has_vocab_list =
+      false;            // model.vocab is an array, as Unigram models have it; its contents are left out
+  nlohmann::json rest;  // everything else
 
-  std::string_view Text(const Token& token) const { return std::string_view(arena).substr(token.begin, token.size); }
-  std::string_view Left(const Merge& merge) const { return std::string_view(arena).substr(merge.begin, merge.left_size); }
+  std::string_view Text(const Token& token) const {
+    return std::string_view(arena).substr(token.begin, token.size);
+  }
+  std::string_view Left(const Merge& merge) const {
+    return std::string_view(arena).substr(merge.begin, merge.left_size);
+  }
   std::string_view Right(const Merge& merge) const {
     return std::string_view(arena).substr(merge.begin + merge.left_size, merge.right_size);
   }

@@ -43,7 +43,9 @@ TempFolder::TempFolder() {
   std::filesystem::create_directories(path_);
 }
 
-TempFolder::~TempFolder() { std::filesystem::remove_all(path_); }
+TempFolder::~TempFolder() {
+  std::filesystem::remove_all(path_);
+}
 
 std::string TempFolder::Write(const std::string& name, std::string_view content) const {
   const std::string path = path_ + "/" + name;
@@ -101,18 +103,34 @@ json ByteLevelJson(const std::vector<std::string>& merges, const std::vector<jso
     tokens.push_back(token);
   }
   const json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}};
-  return {{"added_tokens", tokens},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", byte_level},
-          {"post_processor", nullptr},
-          {"decoder", byte_level},
-          {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+  return {{"added_tokens", tokens},      {"normalizer", nullptr},
+          {"pre_tokenizer", byte_level}, {"post_processor", nullptr},
+          {"decoder", byte_level},       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+}
+
+json Special(const std::string& text) {
+  return {{"content", text}, {"special", true}};
+}
+json Ordinary(const std::string& text) {
+  return {{"content", text}, {"special", false}, {"normalized", false}};
+}
+
+std::unique_ptr<Tokenizer> LoadJson(const json& tokenizer, const json& config) {
+  TokenizerResult result = FromJson(tokenizer, config);
+  EXPECT_TRUE(result.ok()) << result.status().ToString();
+  return std::move(result).value();
 }
 
 std::vector<int32_t> Ids(const Tokenizer& tokenizer, std::string_view text, const EncodeOptions& options) {
   Result<std::vector<int32_t>> ids = tokenizer.Encode(text, options);
   EXPECT_TRUE(ids.ok()) << ids.status().ToString();
   return ids.ok() ? *ids : std::vector<int32_t>();
+}
+
+std::vector<int32_t> BytesAsIds(std::string_view text) {
+  std::vector<int32_t> ids;
+  for (const char c : text) ids.push_back(static_cast<uint8_t>(c));
+  return ids;
 }
 
 }  // namespace cachalot

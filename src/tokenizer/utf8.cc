@@ -17,7 +17,8 @@ Utf8Char NextUtf8Char(std::string_view text) {
   for (int i = 1; i < size; ++i) {
     if (static_cast<size_t>(i) >= text.size()) return {kInvalidCodePoint, i, true};
     const uint8_t c = byte(static_cast<size_t>(i));
-    if (c < (i == 1 ? second_min : 0x80) || c > (i == 1 ? second_max : 0xBF)) return {kInvalidCodePoint, i, false};
+    if (c < (i == 1 ? second_min : 0x80) || c > (i == 1 ? second_max : 0xBF))
+      return {kInvalidCodePoint, i, false};
     code_point = code_point << 6 | (c & 0x3F);
   }
   return {code_point, size, false};
@@ -89,8 +90,8 @@ void AppendUtf8(int32_t code_point, std::string* out) {
 
 bool IsWhiteSpace(int32_t c) {
   if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 }  // namespace cachalot

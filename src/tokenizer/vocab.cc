@@ -10,7 +10,9 @@
 namespace cachalot {
 namespace {
 
-uint32_t Hash(std::string_view text) { return static_cast<uint32_t>(XXH3_64bits(text.data(), text.size())); }
+uint32_t Hash(std::string_view text) {
+  return static_cast<uint32_t>(XXH3_64bits(text.data(), text.size()));
+}
 
 }  // namespace
 

@@ -19,14 +19,16 @@ class Vocab {
 
   void Reserve(int64_t num_tokens, int64_t num_bytes);
 
-  // Gives `id` its text. A text that another id already has stays that id's when found. kInvalidArgument for an id that is
-  // negative, given twice, or so large that the ids could not be nearly without gaps.
+  // Gives `id` its text. A text that another id already has stays that id's when found. kInvalidArgument for
+  // an id that is negative, given twice, or so large that the ids could not be nearly without gaps.
   Status Set(int64_t id, std::string_view text);
   // What tokens will be set from now on; bounds the ids by the amount of data there really is.
   void ExpectTokens(int64_t num_tokens) { max_id_ = num_tokens + kMaxGap; }
 
   int32_t size() const { return static_cast<int32_t>(entries_.size()); }
-  bool IsDefined(int64_t id) const { return id >= 0 && id < size() && entries_[static_cast<size_t>(id)].size > 0; }
+  bool IsDefined(int64_t id) const {
+    return id >= 0 && id < size() && entries_[static_cast<size_t>(id)].size > 0;
+  }
   std::string_view Text(int64_t id) const {
     if (id < 0 || id >= size()) return {};
     return Text(entries_[static_cast<size_t>(id)]);
