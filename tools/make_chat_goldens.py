@@ -10,8 +10,11 @@ Needs jinja2 (the files were made with 3.1.6). With --random N --seed S it write
 import argparse
 import copy
 import datetime
+import functools
 import json
 import pathlib
+import resource
+import signal
 import warnings
 
 import jinja2
@@ -70,10 +73,19 @@ def environment():
 ENV = environment()
 
 
+def too_slow(signum, frame):
+    raise TimeoutError
+
+
+@functools.lru_cache(maxsize=1)
+def compiled(source):
+    return ENV.from_string(source)
+
+
 def render(source, messages, tools=None, add_generation_prompt=True, extra=None):
     """The text, or None where jinja2 fails."""
     try:
-        template = ENV.from_string(source)
+        template = compiled(source)
         # Copies: some filters change a list that they are given by mistake (indent does).
         text = template.render(bos_token=BOS, eos_token=EOS, **copy.deepcopy(
             {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": add_generation_prompt,
@@ -102,7 +114,9 @@ def snippets(sources):
         if source in seen:
             continue
         seen.add(source)
+        signal.setitimer(signal.ITIMER_REAL, 5)
         text = render(source, chat_snippets.MESSAGES, extra=chat_snippets.CONTEXT)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         # What prints an address (generators, methods) is not a result to compare.
         if text is not None and any(x in text.lower() for x in [" at 0x", "<class", "<built-in", "<bound"]):
             continue
@@ -133,6 +147,9 @@ def main():
     parser.add_argument("--templates")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
+    # Random templates may ask for any amount of memory and time: what Python cannot do here counts as failed.
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    signal.signal(signal.SIGALRM, too_slow)
     if args.random:
         write(args.out, snippets(chat_snippets.random_snippets(args.random, args.seed)), "snippets")
     elif args.templates:

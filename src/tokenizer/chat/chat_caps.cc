@@ -6,12 +6,14 @@ namespace cachalot {
 namespace {
 
 // Words that no template contains. The call's id has the nine characters that Mistral's templates insist on.
-constexpr const char* kTools = R"([{"type":"function","function":{"name":"zqxtool","description":"d","parameters":
+constexpr const char* kTools =
+    R"([{"type":"function","function":{"name":"zqxtool","description":"d","parameters":
   {"type":"object","properties":{"zqxkey":{"type":"string","description":"d"}},"required":["zqxkey"]}}}])";
 constexpr const char* kUser = R"({"role":"user","content":"zqxuser"})";
 constexpr const char* kSystem = R"({"role":"system","content":"zqxsystem"})";
 constexpr const char* kParts = R"({"role":"user","content":[{"type":"text","text":"zqxuser"}]})";
-constexpr const char* kResult = R"({"role":"tool","tool_call_id":"zqxcall01","name":"zqxcalled","content":"zqxresult"})";
+constexpr const char* kResult =
+    R"({"role":"tool","tool_call_id":"zqxcall01","name":"zqxcalled","content":"zqxresult"})";
 
 bool Has(const Result<RenderedPrompt>& prompt, std::string_view word) {
   return prompt.ok() && prompt->text.find(word) != std::string::npos;
@@ -35,10 +37,12 @@ class Prober {
 
   // A conversation with a tool call in it; some templates print calls only when tools were declared.
   Result<RenderedPrompt> RenderCall(bool null_content, bool object_arguments, bool with_result) const {
-    const std::string arguments = object_arguments ? R"({"zqxkey":"zqxvalue"})" : R"("{\"zqxkey\": \"zqxvalue\"}")";
-    const std::string call = R"({"role":"assistant","content":)" + std::string(null_content ? "null" : "\"\"") +
-                             R"(,"tool_calls":[{"id":"zqxcall01","type":"function","function":{"name":"zqxcalled","arguments":)" +
-                             arguments + "}}]}";
+    const std::string arguments =
+        object_arguments ? R"({"zqxkey":"zqxvalue"})" : R"("{\"zqxkey\": \"zqxvalue\"}")";
+    const std::string call =
+        R"({"role":"assistant","content":)" + std::string(null_content ? "null" : "\"\"") +
+        R"(,"tool_calls":[{"id":"zqxcall01","type":"function","function":{"name":"zqxcalled","arguments":)" +
+        arguments + "}}]}";
     Result<RenderedPrompt> prompt = Internal("not rendered");
     for (const bool with_tools : {false, true}) {
       prompt = with_result ? Render({kUser, call, kResult}, with_tools) : Render({kUser, call}, with_tools);
@@ -74,9 +78,12 @@ ChatTemplateCaps ProbeCaps(const RenderFn& render) {
       const Result<RenderedPrompt> prompt = probe.RenderCall(null_content, object_arguments, false);
       if (!Has(prompt, "zqxcalled")) continue;
       (null_content ? null_works : text_works) = true;
-      // Printed without tojson an object looks like Python; printed with tojson a string is quoted a second time.
-      if (object_arguments) objects = objects || (Has(prompt, "zqxvalue") && !Has(prompt, "'zqxkey'"));
-      else strings = strings || (Has(prompt, "zqxvalue") && !Has(prompt, "\\\"zqxkey"));
+      // Printed without tojson an object looks like Python; printed with tojson a string is quoted a second
+      // time.
+      if (object_arguments)
+        objects = objects || (Has(prompt, "zqxvalue") && !Has(prompt, "'zqxkey'"));
+      else
+        strings = strings || (Has(prompt, "zqxvalue") && !Has(prompt, "\\\"zqxkey"));
     }
   }
   caps.supports_tool_calls = null_works || text_works;
@@ -84,7 +91,8 @@ ChatTemplateCaps ProbeCaps(const RenderFn& render) {
   if (objects && !strings) caps.tool_arguments = ToolArgumentsForm::kObject;
   if (strings && !objects) caps.tool_arguments = ToolArgumentsForm::kString;
   const bool object_arguments = caps.tool_arguments != ToolArgumentsForm::kString;
-  caps.supports_tool_results = Has(probe.RenderCall(!caps.needs_text_content, object_arguments, true), "zqxresult");
+  caps.supports_tool_results =
+      Has(probe.RenderCall(!caps.needs_text_content, object_arguments, true), "zqxresult");
   return caps;
 }
 

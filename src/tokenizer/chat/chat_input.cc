@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/json.h"
-#include "tokenizer/chat/jinja/strings.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
+#include "tokenizer/chat/jinja/json_dump.h"
 
 namespace cachalot {
 namespace {
@@ -13,7 +13,9 @@ using jinja::Value;
 
 constexpr int kMessageDepth = 2;  // of a message's fields, for the nesting limit
 
-Value Text(jinja::Runtime& rt, std::string_view text) { return Value::Str(jinja::BorrowText(rt, text, true)); }
+Value Text(jinja::Runtime& rt, std::string_view text) {
+  return Value::Str(jinja::BorrowText(rt, text, true));
+}
 
 // A dict in the making: keys here are known to differ.
 class Fields {
@@ -23,7 +25,8 @@ class Fields {
   Value Finish() {
     auto* copy = rt_.arena.NewArray<jinja::DictEntry>(entries_.size());
     std::copy(entries_.begin(), entries_.end(), copy);
-    return Value::Of(rt_.arena.New<jinja::Dict>(jinja::Dict{copy, static_cast<uint32_t>(entries_.size()), nullptr, 0}));
+    return Value::Of(
+        rt_.arena.New<jinja::Dict>(jinja::Dict{copy, static_cast<uint32_t>(entries_.size()), nullptr, 0}));
   }
 
  private:
@@ -45,8 +48,9 @@ Result<Value> JoinParts(jinja::Runtime& rt, const ChatJson& parts, size_t messag
     if (!part.is_object() || text == part.end() || !text->is_string()) {
       std::string type = "unknown";
       if (part.is_object() && part.contains("type") && part["type"].is_string()) type = part["type"];
-      return Unsupported("messages[{}].content[{}]: a part of type '{}' is not text, which is all this model takes",
-                         message, i, type.substr(0, 60));
+      return Unsupported(
+          "messages[{}].content[{}]: a part of type '{}' is not text, which is all this model takes", message,
+          i, type.substr(0, 60));
     }
     out.Add(text->get_ref<const std::string&>(), true);
   }
@@ -54,8 +58,8 @@ Result<Value> JoinParts(jinja::Runtime& rt, const ChatJson& parts, size_t messag
   return Value::Str(joined);
 }
 
-Result<Value> Content(jinja::Runtime& rt, const ChatJson& content, bool is_assistant, const ChatTemplateCaps& caps,
-                      size_t message) {
+Result<Value> Content(jinja::Runtime& rt, const ChatJson& content, bool is_assistant,
+                      const ChatTemplateCaps& caps, size_t message) {
   if (content.is_null()) return is_assistant && !caps.needs_text_content ? Value::None() : Text(rt, "");
   if (content.is_array() && !caps.reads_content_parts) return JoinParts(rt, content, message);
   return jinja::FromJson(rt, content, true, kMessageDepth);
@@ -110,9 +114,11 @@ Result<Value> ToolCalls(jinja::Runtime& rt, const ChatJson& calls, ToolArguments
   return jinja::MakeSequence(rt, jinja::Kind::kList, out);
 }
 
-Result<Value> Message(jinja::Runtime& rt, const ChatJson& message, const ChatTemplateCaps& caps, size_t index) {
+Result<Value> Message(jinja::Runtime& rt, const ChatJson& message, const ChatTemplateCaps& caps,
+                      size_t index) {
   const auto role = message.find("role");
-  const bool is_assistant = role != message.end() && role->is_string() && role->get_ref<const std::string&>() == "assistant";
+  const bool is_assistant =
+      role != message.end() && role->is_string() && role->get_ref<const std::string&>() == "assistant";
   Fields fields(rt);
   for (auto it = message.begin(); it != message.end(); ++it) {
     const std::string& key = it.key();
@@ -137,8 +143,10 @@ Result<Value> Message(jinja::Runtime& rt, const ChatJson& message, const ChatTem
 
 }  // namespace
 
-Result<jinja::Value> MessagesValue(jinja::Runtime& rt, const ChatJson& messages, const ChatTemplateCaps* caps) {
-  if (!messages.is_array()) return InvalidArgument("messages: must be a list, not a {}", messages.type_name());
+Result<jinja::Value> MessagesValue(jinja::Runtime& rt, const ChatJson& messages,
+                                   const ChatTemplateCaps* caps) {
+  if (!messages.is_array())
+    return InvalidArgument("messages: must be a list, not a {}", messages.type_name());
   if (caps == nullptr) return jinja::FromJson(rt, messages, true);
   std::vector<Value> out;
   for (size_t i = 0; i < messages.size(); ++i) {

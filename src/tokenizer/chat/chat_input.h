@@ -3,11 +3,12 @@
 
 #include "base/status.h"
 #include "tokenizer/chat/chat_template.h"
-#include "tokenizer/chat/jinja/runtime.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
 
 namespace cachalot {
 
 // `caps` null: as they are.
-Result<jinja::Value> MessagesValue(jinja::Runtime& rt, const ChatJson& messages, const ChatTemplateCaps* caps);
+Result<jinja::Value> MessagesValue(jinja::Runtime& rt, const ChatJson& messages,
+                                   const ChatTemplateCaps* caps);
 
 }  // namespace cachalot

@@ -7,15 +7,15 @@
 #include "tokenizer/chat/chat_caps.h"
 #include "tokenizer/chat/chat_input.h"
 #include "tokenizer/chat/jinja/interpreter.h"
-#include "tokenizer/chat/jinja/json.h"
-#include "tokenizer/chat/jinja/program.h"
+#include "tokenizer/chat/jinja/jinja_program.h"
+#include "tokenizer/chat/jinja/json_dump.h"
 
 namespace cachalot {
 namespace {
 
 using jinja::Value;
 
-constexpr int kMaxKeys = 4096;      // of one JSON object
+constexpr int kMaxKeys = 4096;  // of one JSON object
 constexpr int kMaxJsonDepth = 200;
 constexpr int64_t kProbeSteps = 200'000;
 
@@ -24,13 +24,31 @@ constexpr std::string_view kReserved[] = {"messages", "tools", "bos_token", "eos
 
 struct TooLarge {};
 
+// Messages may quote the request or the template (raise_exception): one line, of bounded length.
+Status OneLine(const Status& status) {
+  constexpr size_t kLongest = 900;
+  std::string text = "chat template: ";
+  for (const char c : status.message()) {
+    const bool control = static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+    text += control ? ' ' : c;
+  }
+  if (text.size() > kLongest) {
+    size_t end = kLongest;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
+      --end;  // not inside a character
+    text = text.substr(0, end) + "…";
+  }
+  return Status(status.code(), text);
+}
+
 Value TrustedText(jinja::Runtime& rt, std::string_view text) {
   return Value::Str(jinja::BorrowText(rt, text, false));
 }
 
 Status DefineInput(jinja::Runtime& rt, jinja::Interpreter* interpreter, const ChatInput& input,
                    const ChatTemplateCaps& caps) {
-  ASSIGN_OR_RETURN(const Value messages, MessagesValue(rt, *input.messages, input.adapt_messages ? &caps : nullptr));
+  ASSIGN_OR_RETURN(const Value messages,
+                   MessagesValue(rt, *input.messages, input.adapt_messages ? &caps : nullptr));
   interpreter->Define("messages", messages);
   Value tools = Value::None();
   if (input.tools != nullptr && !(input.adapt_messages && input.tools->empty())) {
@@ -44,7 +62,8 @@ Status DefineInput(jinja::Runtime& rt, jinja::Interpreter* interpreter, const Ch
   interpreter->Define("documents", documents);
   interpreter->Define("add_generation_prompt", Value::Bool(input.add_generation_prompt));
   if (input.extra == nullptr || input.extra->is_null()) return Status::Ok();
-  if (!input.extra->is_object()) return InvalidArgument("chat_template_kwargs: must be an object, not a {}", input.extra->type_name());
+  if (!input.extra->is_object())
+    return InvalidArgument("chat_template_kwargs: must be an object, not a {}", input.extra->type_name());
   for (auto it = input.extra->begin(); it != input.extra->end(); ++it) {
     if (std::find(std::begin(kReserved), std::end(kReserved), it.key()) != std::end(kReserved)) {
       return InvalidArgument("chat_template_kwargs: '{}' cannot be set there", it.key());
@@ -55,9 +74,9 @@ Status DefineInput(jinja::Runtime& rt, jinja::Interpreter* interpreter, const Ch
   return Status::Ok();
 }
 
-Result<RenderedPrompt> RenderProgram(const jinja::Program& program, std::string_view bos, std::string_view eos,
-                                     const ChatTemplateLimits& limits, const ChatTemplateCaps& caps,
-                                     const ChatInput& input) {
+Result<RenderedPrompt> RenderProgram(const jinja::Program& program, std::string_view bos,
+                                     std::string_view eos, const ChatTemplateLimits& limits,
+                                     const ChatTemplateCaps& caps, const ChatInput& input) {
   if (input.messages == nullptr) return InvalidArgument("messages: missing");
   try {
     jinja::Runtime rt(limits);
@@ -74,9 +93,9 @@ Result<RenderedPrompt> RenderProgram(const jinja::Program& program, std::string_
     for (const jinja::ByteRange& r : out.ranges()) prompt.user_ranges.emplace_back(r.begin, r.end);
     return prompt;
   } catch (const std::bad_alloc&) {
-    return Exhausted("chat template: out of memory");
+    return Exhausted("out of memory");
   } catch (const nlohmann::json::exception& e) {
-    return InvalidArgument("chat template: {}", e.what());
+    return InvalidArgument("{}", e.what());
   }
 }
 
@@ -94,7 +113,8 @@ Result<ChatJson> ParseChatJson(std::string_view text) {
   try {
     return ChatJson::parse(text, watch);
   } catch (const TooLarge&) {
-    return Exhausted("JSON: an object has more than {} keys, or values are nested deeper than {}", kMaxKeys, kMaxJsonDepth);
+    return Exhausted("JSON: an object has more than {} keys, or values are nested deeper than {}", kMaxKeys,
+                     kMaxJsonDepth);
   } catch (const nlohmann::json::exception& e) {
     return InvalidArgument("JSON: {}", e.what());
   } catch (const std::bad_alloc&) {
@@ -114,11 +134,12 @@ ChatTemplate::ChatTemplate() = default;
 ChatTemplate::~ChatTemplate() = default;
 
 Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view source, std::string_view bos_text,
-                                                          std::string_view eos_text, ChatTemplateLimits limits) {
+                                                          std::string_view eos_text,
+                                                          ChatTemplateLimits limits) {
   try {
     std::unique_ptr<ChatTemplate> out(new ChatTemplate());
     Result<std::unique_ptr<const jinja::Program>> program = jinja::Program::Parse(source, limits);
-    if (!program.ok()) return program.status().WithContext("chat template");
+    if (!program.ok()) return OneLine(program.status());
     out->program_ = std::move(program).value();
     out->bos_text_ = bos_text;
     out->eos_text_ = eos_text;
@@ -130,7 +151,8 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view sourc
       raw.adapt_messages = false;
       return RenderProgram(*out->program_, bos_text, eos_text, probe_limits, out->caps_, raw);
     });
-    out->caps_.mentions_enable_thinking = out->program_->Reads("enable_thinking") || out->program_->Reads("thinking");
+    out->caps_.mentions_enable_thinking =
+        out->program_->Reads("enable_thinking") || out->program_->Reads("thinking");
     return out;
   } catch (const std::bad_alloc&) {
     return Exhausted("chat template: out of memory");
@@ -139,7 +161,7 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view sourc
 
 Result<RenderedPrompt> ChatTemplate::Render(const ChatInput& input) const {
   Result<RenderedPrompt> prompt = RenderProgram(*program_, bos_text_, eos_text_, limits_, caps_, input);
-  if (!prompt.ok()) return prompt.status().WithContext("chat template");
+  if (!prompt.ok()) return OneLine(prompt.status());
   return prompt;
 }
 

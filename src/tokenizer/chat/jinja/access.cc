@@ -2,14 +2,15 @@
 
 #include <algorithm>
 
-#include "tokenizer/chat/jinja/args.h"
-#include "tokenizer/chat/jinja/compare.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/loop.h"
-#include "tokenizer/chat/jinja/macro.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
+#include "tokenizer/chat/jinja/jinja_loop.h"
+#include "tokenizer/chat/jinja/jinja_macro.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 #include "tokenizer/chat/jinja/methods.h"
 #include "tokenizer/chat/jinja/numbers.h"
-#include "tokenizer/chat/jinja/strings.h"
 #include "tokenizer/chat/jinja/text_of.h"
 #include "tokenizer/chat/jinja/text_ops.h"
 
@@ -20,7 +21,9 @@ Value UndefinedAttribute(Runtime& rt, const Value& object, std::string_view name
   return Value::Undefined(rt.arena.New<UndefinedInfo>(UndefinedInfo{{}, name, TypeName(object)}));
 }
 
-bool IsDunder(std::string_view name) { return name.starts_with("__") && name.ends_with("__"); }
+bool IsDunder(std::string_view name) {
+  return name.starts_with("__") && name.ends_with("__");
+}
 
 Value NumberAttribute(const Value& v, std::string_view name) {
   if (name == "real") return v.is(Kind::kBool) ? Value::Integer(v.as_int()) : v;
@@ -37,8 +40,10 @@ Result<Value> DataAttribute(Runtime& rt, const Value& v, std::string_view name) 
       const Namespace::Attr* attr = v.ns->Find(name);
       return attr != nullptr ? attr->value : Value();
     }
-    case Kind::kLoop: return LoopAttribute(rt, v.loop, name);
-    case Kind::kMacro: return MacroAttribute(rt, v.macro, name);
+    case Kind::kLoop:
+      return LoopAttribute(rt, v.loop, name);
+    case Kind::kMacro:
+      return MacroAttribute(rt, v.macro, name);
     case Kind::kTuple:
       if (v.seq->is_group && name == "grouper") return v.seq->items[0];
       if (v.seq->is_group && name == "list") return v.seq->items[1];
@@ -58,8 +63,10 @@ Result<Value> DataAttribute(Runtime& rt, const Value& v, std::string_view name) 
       return Value();
     case Kind::kBool:
     case Kind::kInt:
-    case Kind::kFloat: return NumberAttribute(v, name);
-    default: return Value();
+    case Kind::kFloat:
+      return NumberAttribute(v, name);
+    default:
+      return Value();
   }
 }
 
@@ -85,7 +92,8 @@ Result<Value> NativeAttribute(Runtime& rt, const Value& value, std::string_view 
   if (value.is_undefined()) return IsDunder(name) ? Result<Value>(Value()) : UndefinedError(value);
   ASSIGN_OR_RETURN(const Value data, DataAttribute(rt, value, name));
   if (!data.is_missing()) return data;
-  if (IsForbiddenMethod(value, name) || (IsDunder(name) && !value.is(Kind::kNamespace))) return Unsafe(rt, value, name);
+  if (IsForbiddenMethod(value, name) || (IsDunder(name) && !value.is(Kind::kNamespace)))
+    return Unsafe(rt, value, name);
   const MethodFn method = FindMethod(value, name);
   if (method == nullptr) return Value();
   Value v = Value::Make(Kind::kMethod);
@@ -158,7 +166,8 @@ Result<SliceRange> SliceIndices(const Value& start, const Value& stop, const Val
   return SliceRange{from, stride, count};
 }
 
-Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, const Value& stop, const Value& step) {
+Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, const Value& stop,
+                       const Value& step) {
   if (value.is_undefined()) return UndefinedError(value);
   if (!value.is_string() && !value.is_list_or_tuple() && !value.is(Kind::kRange)) {
     return value.is_dict() ? TypeError("unhashable type: 'slice'")
@@ -179,10 +188,10 @@ Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, cons
   }
   const Value* items = value.seq->items;
   if (slice.step == 1) {  // shared, since lists never change
-    return Value::Seq(value.kind, rt.arena.New<Sequence>(
-                                      Sequence{items + slice.start, static_cast<uint32_t>(slice.count), false}));
+    return Value::Seq(value.kind, rt.arena.New<Sequence>(Sequence{
+                                      items + slice.start, static_cast<uint32_t>(slice.count), false}));
   }
-  ASSIGN_OR_RETURN(Value* picked, rt.NewValues(slice.count));
+  ASSIGN_OR_RETURN(Value * picked, rt.NewValues(slice.count));
   for (int64_t i = 0; i < slice.count; ++i) picked[i] = items[slice.start + i * slice.step];
   return Value::Seq(value.kind,
                     rt.arena.New<Sequence>(Sequence{picked, static_cast<uint32_t>(slice.count), false}));

@@ -4,19 +4,21 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/runtime.h"
-#include "tokenizer/chat/jinja/value.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
+#include "tokenizer/chat/jinja/jinja_value.h"
 
 namespace cachalot::jinja {
 
-// value.name: an attribute or method, else an item of that name, else undefined. `name` must outlive the render.
+// value.name: an attribute or method, else an item of that name, else undefined. `name` must outlive the
+// render.
 Result<Value> GetAttribute(Runtime& rt, const Value& value, std::string_view name);
 // The attribute or method only: missing when the object has none (the `attr` filter).
 Result<Value> NativeAttribute(Runtime& rt, const Value& value, std::string_view name);
 // value[key]: an item, else an attribute of that name, else undefined.
 Result<Value> GetItem(Runtime& rt, const Value& value, const Value& key);
 // value[start:stop:step]; a missing or None bound is left out.
-Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, const Value& stop, const Value& step);
+Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, const Value& stop,
+                       const Value& step);
 
 // Python's slice.indices: the first index and how many there are.
 struct SliceRange {

@@ -2,10 +2,10 @@
 
 #include <cmath>
 
-#include "tokenizer/chat/jinja/compare.h"
 #include "tokenizer/chat/jinja/iterate.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 #include "tokenizer/chat/jinja/numbers.h"
-#include "tokenizer/chat/jinja/strings.h"
 #include "tokenizer/chat/jinja/text_ops.h"
 
 namespace cachalot::jinja {
@@ -13,15 +13,24 @@ namespace {
 
 const char* Symbol(BinaryOp op) {
   switch (op) {
-    case BinaryOp::kAdd: return "+";
-    case BinaryOp::kSub: return "-";
-    case BinaryOp::kMul: return "*";
-    case BinaryOp::kDiv: return "/";
-    case BinaryOp::kFloorDiv: return "//";
-    case BinaryOp::kMod: return "%";
-    case BinaryOp::kPow: return "** or pow()";
-    case BinaryOp::kAnd: return "and";
-    case BinaryOp::kOr: return "or";
+    case BinaryOp::kAdd:
+      return "+";
+    case BinaryOp::kSub:
+      return "-";
+    case BinaryOp::kMul:
+      return "*";
+    case BinaryOp::kDiv:
+      return "/";
+    case BinaryOp::kFloorDiv:
+      return "//";
+    case BinaryOp::kMod:
+      return "%";
+    case BinaryOp::kPow:
+      return "** or pow()";
+    case BinaryOp::kAnd:
+      return "and";
+    case BinaryOp::kOr:
+      return "or";
   }
   return "";
 }
@@ -29,9 +38,18 @@ const char* Symbol(BinaryOp op) {
 Result<Value> IntArithmetic(BinaryOp op, Int a, Int b) {
   Int out = 0;
   switch (op) {
-    case BinaryOp::kAdd: { ASSIGN_OR_RETURN(out, AddInt(a, b)); break; }
-    case BinaryOp::kSub: { ASSIGN_OR_RETURN(out, SubInt(a, b)); break; }
-    case BinaryOp::kMul: { ASSIGN_OR_RETURN(out, MulInt(a, b)); break; }
+    case BinaryOp::kAdd: {
+      ASSIGN_OR_RETURN(out, AddInt(a, b));
+      break;
+    }
+    case BinaryOp::kSub: {
+      ASSIGN_OR_RETURN(out, SubInt(a, b));
+      break;
+    }
+    case BinaryOp::kMul: {
+      ASSIGN_OR_RETURN(out, MulInt(a, b));
+      break;
+    }
     case BinaryOp::kDiv:
       if (b == 0) return InvalidArgument("division by zero");
       return Value::Float(static_cast<double>(static_cast<long double>(a) / static_cast<long double>(b)));
@@ -52,16 +70,20 @@ Result<Value> IntArithmetic(BinaryOp op, Int a, Int b) {
       break;
     }
     case BinaryOp::kAnd:
-    case BinaryOp::kOr: break;
+    case BinaryOp::kOr:
+      break;
   }
   return Value::Integer(out);
 }
 
 Result<Value> FloatArithmetic(BinaryOp op, double a, double b) {
   switch (op) {
-    case BinaryOp::kAdd: return Value::Float(a + b);
-    case BinaryOp::kSub: return Value::Float(a - b);
-    case BinaryOp::kMul: return Value::Float(a * b);
+    case BinaryOp::kAdd:
+      return Value::Float(a + b);
+    case BinaryOp::kSub:
+      return Value::Float(a - b);
+    case BinaryOp::kMul:
+      return Value::Float(a * b);
     case BinaryOp::kDiv:
       if (b == 0) return InvalidArgument("float division by zero");
       return Value::Float(a / b);
@@ -78,13 +100,16 @@ Result<Value> FloatArithmetic(BinaryOp op, double a, double b) {
       return Value::Float(FloorModFloat(a, b));
     case BinaryOp::kPow: {
       if (a == 0 && b < 0) return InvalidArgument("0.0 cannot be raised to a negative power");
-      if (a < 0 && std::floor(b) != b && std::isfinite(b)) return Unsupported("a power that is a complex number");
+      if (a < 0 && std::floor(b) != b && std::isfinite(b))
+        return Unsupported("a power that is a complex number");
       const double out = std::pow(a, b);
-      if (std::isinf(out) && std::isfinite(a) && std::isfinite(b)) return InvalidArgument("numerical result out of range");
+      if (std::isinf(out) && std::isfinite(a) && std::isfinite(b))
+        return InvalidArgument("numerical result out of range");
       return Value::Float(out);
     }
     case BinaryOp::kAnd:
-    case BinaryOp::kOr: break;
+    case BinaryOp::kOr:
+      break;
   }
   return Value();
 }
@@ -101,10 +126,11 @@ Result<Value> AddStrings(Runtime& rt, const String* a, const String* b) {
 Result<Value> AddSequences(Runtime& rt, const Value& a, const Value& b) {
   const auto x = a.items();
   const auto y = b.items();
-  ASSIGN_OR_RETURN(Value* items, rt.NewValues(static_cast<int64_t>(x.size() + y.size())));
+  ASSIGN_OR_RETURN(Value * items, rt.NewValues(static_cast<int64_t>(x.size() + y.size())));
   std::copy(x.begin(), x.end(), items);
   std::copy(y.begin(), y.end(), items + x.size());
-  return Value::Seq(a.kind, rt.arena.New<Sequence>(Sequence{items, static_cast<uint32_t>(x.size() + y.size()), false}));
+  return Value::Seq(
+      a.kind, rt.arena.New<Sequence>(Sequence{items, static_cast<uint32_t>(x.size() + y.size()), false}));
 }
 
 Result<Value> Repeat(Runtime& rt, const Value& value, Int count) {
@@ -114,14 +140,19 @@ Result<Value> Repeat(Runtime& rt, const Value& value, Int count) {
   }
   const auto items = value.items();
   if (count <= 0 || items.empty()) return MakeSequence(rt, value.kind, {});
-  if (count > (Int{1} << 31) / static_cast<Int>(items.size())) return Exhausted("a repeated list is too long");
-  ASSIGN_OR_RETURN(Value* out, rt.NewValues(static_cast<int64_t>(count) * static_cast<int64_t>(items.size())));
+  if (count > (Int{1} << 31) / static_cast<Int>(items.size()))
+    return Exhausted("a repeated list is too long");
+  ASSIGN_OR_RETURN(Value * out,
+                   rt.NewValues(static_cast<int64_t>(count) * static_cast<int64_t>(items.size())));
   Value* to = out;
   for (Int i = 0; i < count; ++i) to = std::copy(items.begin(), items.end(), to);
-  return Value::Seq(value.kind, rt.arena.New<Sequence>(Sequence{out, static_cast<uint32_t>(to - out), false}));
+  return Value::Seq(value.kind,
+                    rt.arena.New<Sequence>(Sequence{out, static_cast<uint32_t>(to - out), false}));
 }
 
-bool IsRepeatable(const Value& v) { return v.is_string() || v.is_list_or_tuple(); }
+bool IsRepeatable(const Value& v) {
+  return v.is_string() || v.is_list_or_tuple();
+}
 
 }  // namespace
 
@@ -135,8 +166,9 @@ Result<Value> Arithmetic(Runtime& rt, BinaryOp op, const Value& a, const Value& 
   if (b.is_undefined()) return UndefinedError(b);
   if (a.is_number() && b.is_number()) {
     const bool user = a.from_user || b.from_user;
-    Result<Value> out = a.is_int_like() && b.is_int_like() ? IntArithmetic(op, a.as_int(), b.as_int())
-                                                           : FloatArithmetic(op, a.as_double(), b.as_double());
+    Result<Value> out = a.is_int_like() && b.is_int_like()
+                            ? IntArithmetic(op, a.as_int(), b.as_int())
+                            : FloatArithmetic(op, a.as_double(), b.as_double());
     RETURN_IF_ERROR(out.status());
     return out->WithUser(user);
   }

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/runtime.h"
-#include "tokenizer/chat/jinja/value.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
+#include "tokenizer/chat/jinja/jinja_value.h"
 
 namespace cachalot::jinja {
 

@@ -2,8 +2,9 @@
 
 #include <ctime>
 
-#include "tokenizer/chat/jinja/args.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/iterate.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
 #include "tokenizer/chat/jinja/numbers.h"
 #include "tokenizer/chat/jinja/text_of.h"
 
@@ -45,14 +46,15 @@ Status FillDict(Runtime& rt, std::string_view function, const Args& args, DictBu
         RETURN_IF_ERROR(out->Set(from.dict->entries[i].key, from.dict->entries[i].value).status());
       }
     } else {
-      ASSIGN_OR_RETURN(Iterator* iterator, MakeIterator(rt, from));
+      ASSIGN_OR_RETURN(Iterator * iterator, MakeIterator(rt, from));
       Value item;
       for (;;) {
         ASSIGN_OR_RETURN(const bool more, iterator->Next(rt, &item));
         if (!more) break;
         ASSIGN_OR_RETURN(const std::vector<Value> pair, ItemsOf(rt, item));
         if (pair.size() != 2) {
-          return InvalidArgument("dictionary update sequence element has length {}; 2 is required", pair.size());
+          return InvalidArgument("dictionary update sequence element has length {}; 2 is required",
+                                 pair.size());
         }
         RETURN_IF_ERROR(out->Set(pair[0], pair[1]).status());
       }
@@ -100,7 +102,8 @@ Result<Value> MakeCycler(Runtime& rt, const Args& args) {
 Result<Value> MakeJoiner(Runtime& rt, const Args& args) {
   ASSIGN_OR_RETURN(const auto a, Bind("joiner", {"sep"}, 0, args));
   Value v = Value::Make(Kind::kJoiner);
-  v.joiner = rt.arena.New<Joiner>(Joiner{Given(a[0]) ? a[0] : Value::Str(BorrowText(rt, ", ", false)), false});
+  v.joiner =
+      rt.arena.New<Joiner>(Joiner{Given(a[0]) ? a[0] : Value::Str(BorrowText(rt, ", ", false)), false});
   return v;
 }
 
@@ -123,13 +126,16 @@ Result<Value> StrftimeNow(Runtime& rt, const Args& args) {
       continue;
     }
     const char c = text[++i];
-    if (c == 'f') c_format += "000000";
-    else if (c != 'z' && c != 'Z') c_format.append({'%', c});
+    if (c == 'f')
+      c_format += "000000";
+    else if (c != 'z' && c != 'Z')
+      c_format.append({'%', c});
   }
   c_format += '.';  // so that an empty result can be told from a buffer that is too small
-  if (c_format.find('\0') != c_format.npos || c_format.size() > kMaxTimeText / 16) {
-    return InvalidArgument("strftime_now: the format is too long or contains a NUL");
+  if (c_format.size() > kMaxTimeText / 16) {
+    return Exhausted("strftime_now: the format is longer than {} bytes", kMaxTimeText / 16);
   }
+  if (c_format.find('\0') != c_format.npos) return InvalidArgument("strftime_now: the format contains a NUL");
   const std::time_t now = static_cast<std::time_t>(rt.now_unix_seconds.value_or(std::time(nullptr)));
   std::tm local{};
   if (localtime_r(&now, &local) == nullptr) return InvalidArgument("strftime_now: the time is out of range");
@@ -141,8 +147,9 @@ Result<Value> StrftimeNow(Runtime& rt, const Args& args) {
 }
 
 constexpr Builtin kBuiltins[] = {
-    {"range", MakeRange},   {"dict", MakeDict},     {"namespace", MakeNamespace},        {"cycler", MakeCycler},
-    {"joiner", MakeJoiner}, {"raise_exception", RaiseException}, {"strftime_now", StrftimeNow},
+    {"range", MakeRange},          {"dict", MakeDict},     {"namespace", MakeNamespace},
+    {"cycler", MakeCycler},        {"joiner", MakeJoiner}, {"raise_exception", RaiseException},
+    {"strftime_now", StrftimeNow},
 };
 
 }  // namespace

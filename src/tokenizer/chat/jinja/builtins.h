@@ -1,10 +1,11 @@
-// The functions that every template sees: range, dict, namespace, cycler, joiner, raise_exception, strftime_now.
+// The functions that every template sees: range, dict, namespace, cycler, joiner, raise_exception,
+// strftime_now.
 #pragma once
 
 #include <string_view>
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/runtime.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
 
 namespace cachalot::jinja {
 

@@ -1,11 +1,12 @@
 // The expressions of interpreter.h.
 #include "tokenizer/chat/jinja/access.h"
-#include "tokenizer/chat/jinja/compare.h"
 #include "tokenizer/chat/jinja/depth_guard.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/filters.h"
 #include "tokenizer/chat/jinja/interpreter.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/tests.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
+#include "tokenizer/chat/jinja/jinja_tests.h"
 #include "tokenizer/chat/jinja/text_of.h"
 
 namespace cachalot::jinja {
@@ -15,28 +16,44 @@ Result<Value> Interpreter::Evaluate(const Expr& e, Activation* act) {
   RETURN_IF_ERROR(guard.status());
   RETURN_IF_ERROR(rt_.Step());
   Result<Value> result = EvaluateNode(e, act);
-  if (!result.ok() && error_line_ == 0) [[unlikely]] error_line_ = e.line;
+  if (!result.ok() && error_line_ == 0) [[unlikely]]
+    error_line_ = e.line;
   return result;
 }
 
 Result<Value> Interpreter::EvaluateNode(const Expr& e, Activation* act) {
   switch (e.kind) {
-    case ExprKind::kConst: return Constant(static_cast<const ConstExpr&>(e));
-    case ExprKind::kName: return Name(static_cast<const NameExpr&>(e), act);
+    case ExprKind::kConst:
+      return Constant(static_cast<const ConstExpr&>(e));
+    case ExprKind::kName:
+      return Name(static_cast<const NameExpr&>(e), act);
     case ExprKind::kTuple:
-    case ExprKind::kList: return List(static_cast<const ListExpr&>(e), act);
-    case ExprKind::kDict: return Dictionary(static_cast<const DictExpr&>(e), act);
-    case ExprKind::kUnary: return Unary(static_cast<const UnaryExpr&>(e), act);
-    case ExprKind::kBinary: return Binary(static_cast<const BinaryExpr&>(e), act);
-    case ExprKind::kConcat: return Concat(static_cast<const ConcatExpr&>(e), act);
-    case ExprKind::kCompare: return Compare(static_cast<const CompareExpr&>(e), act);
-    case ExprKind::kCond: return Conditional(static_cast<const CondExpr&>(e), act);
-    case ExprKind::kAttr: return Attribute(static_cast<const AttrExpr&>(e), act);
-    case ExprKind::kItem: return Item(static_cast<const ItemExpr&>(e), act);
-    case ExprKind::kSlice: return Slice(static_cast<const SliceExpr&>(e), act);
-    case ExprKind::kCall: return Call(static_cast<const CallExpr&>(e), act);
-    case ExprKind::kFilter: return Filter(static_cast<const FilterExpr&>(e), act);
-    case ExprKind::kTest: return Test(static_cast<const TestExpr&>(e), act);
+    case ExprKind::kList:
+      return List(static_cast<const ListExpr&>(e), act);
+    case ExprKind::kDict:
+      return Dictionary(static_cast<const DictExpr&>(e), act);
+    case ExprKind::kUnary:
+      return Unary(static_cast<const UnaryExpr&>(e), act);
+    case ExprKind::kBinary:
+      return Binary(static_cast<const BinaryExpr&>(e), act);
+    case ExprKind::kConcat:
+      return Concat(static_cast<const ConcatExpr&>(e), act);
+    case ExprKind::kCompare:
+      return Compare(static_cast<const CompareExpr&>(e), act);
+    case ExprKind::kCond:
+      return Conditional(static_cast<const CondExpr&>(e), act);
+    case ExprKind::kAttr:
+      return Attribute(static_cast<const AttrExpr&>(e), act);
+    case ExprKind::kItem:
+      return Item(static_cast<const ItemExpr&>(e), act);
+    case ExprKind::kSlice:
+      return Slice(static_cast<const SliceExpr&>(e), act);
+    case ExprKind::kCall:
+      return Call(static_cast<const CallExpr&>(e), act);
+    case ExprKind::kFilter:
+      return Filter(static_cast<const FilterExpr&>(e), act);
+    case ExprKind::kTest:
+      return Test(static_cast<const TestExpr&>(e), act);
   }
   return Internal("unknown expression");
 }
@@ -54,7 +71,7 @@ Result<Value> Interpreter::Name(const NameExpr& e, Activation* act) {
 }
 
 Result<Value> Interpreter::List(const ListExpr& e, Activation* act) {
-  ASSIGN_OR_RETURN(Value* items, rt_.NewValues(static_cast<int64_t>(e.items.size())));
+  ASSIGN_OR_RETURN(Value * items, rt_.NewValues(static_cast<int64_t>(e.items.size())));
   for (size_t i = 0; i < e.items.size(); ++i) {
     ASSIGN_OR_RETURN(items[i], Evaluate(*e.items[i], act));
   }
@@ -76,9 +93,12 @@ Result<Value> Interpreter::Dictionary(const DictExpr& e, Activation* act) {
 Result<Value> Interpreter::Unary(const UnaryExpr& e, Activation* act) {
   ASSIGN_OR_RETURN(const Value value, Evaluate(*e.operand, act));
   switch (e.op) {
-    case UnaryOp::kNot: return Value::Bool(!Truth(value));
-    case UnaryOp::kNegate: return Negate(value);
-    case UnaryOp::kPositive: return Positive(value);
+    case UnaryOp::kNot:
+      return Value::Bool(!Truth(value));
+    case UnaryOp::kNegate:
+      return Negate(value);
+    case UnaryOp::kPositive:
+      return Positive(value);
   }
   return Internal("unknown operator");
 }
@@ -114,14 +134,26 @@ Result<Value> Interpreter::Compare(const CompareExpr& e, Activation* act) {
         if (op == CompareOp::kNotEqual) holds = !holds;
         break;
       }
-      case CompareOp::kLess: { ASSIGN_OR_RETURN(holds, InOrder(rt_, Order::kLess, left, right)); break; }
-      case CompareOp::kLessEqual: { ASSIGN_OR_RETURN(holds, InOrder(rt_, Order::kLessEqual, left, right)); break; }
-      case CompareOp::kGreater: { ASSIGN_OR_RETURN(holds, InOrder(rt_, Order::kGreater, left, right)); break; }
+      case CompareOp::kLess: {
+        ASSIGN_OR_RETURN(holds, InOrder(rt_, Order::kLess, left, right));
+        break;
+      }
+      case CompareOp::kLessEqual: {
+        ASSIGN_OR_RETURN(holds, InOrder(rt_, Order::kLessEqual, left, right));
+        break;
+      }
+      case CompareOp::kGreater: {
+        ASSIGN_OR_RETURN(holds, InOrder(rt_, Order::kGreater, left, right));
+        break;
+      }
       case CompareOp::kGreaterEqual: {
         ASSIGN_OR_RETURN(holds, InOrder(rt_, Order::kGreaterEqual, left, right));
         break;
       }
-      case CompareOp::kIn: { ASSIGN_OR_RETURN(holds, Contains(rt_, left, right)); break; }
+      case CompareOp::kIn: {
+        ASSIGN_OR_RETURN(holds, Contains(rt_, left, right));
+        break;
+      }
       case CompareOp::kNotIn: {
         ASSIGN_OR_RETURN(const bool found, Contains(rt_, left, right));
         holds = !found;

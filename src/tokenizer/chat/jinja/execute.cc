@@ -1,11 +1,11 @@
 // The statements of interpreter.h.
 #include "tokenizer/chat/jinja/access.h"
 #include "tokenizer/chat/jinja/builtins.h"
-#include "tokenizer/chat/jinja/compare.h"
 #include "tokenizer/chat/jinja/depth_guard.h"
 #include "tokenizer/chat/jinja/interpreter.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/loop.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
+#include "tokenizer/chat/jinja/jinja_loop.h"
 #include "tokenizer/chat/jinja/text_of.h"
 
 namespace cachalot::jinja {
@@ -65,7 +65,8 @@ Status Interpreter::Run(StrBuilder* out) {
   Enter(program_.scope().loads, act);
   Status status = Execute(program_.body(), act).status();
   if (status.ok()) status = CheckOutputSize();
-  if (!status.ok() && error_line_ > 0) return status.WithContext(fmt::format("template line {}", error_line_));
+  if (!status.ok() && error_line_ > 0)
+    return status.WithContext(fmt::format("template line {}", error_line_));
   return status;
 }
 
@@ -77,9 +78,15 @@ void Interpreter::Enter(const std::vector<SlotLoad>& loads, Activation* act) {
   for (const SlotLoad& load : loads) {
     Value& slot = act->slots[load.slot];
     switch (load.from) {
-      case SlotLoad::From::kNothing: slot = Value(); break;
-      case SlotLoad::From::kContext: slot = context_[load.name_id]; break;
-      case SlotLoad::From::kOuter: slot = act->At(load.outer); break;
+      case SlotLoad::From::kNothing:
+        slot = Value();
+        break;
+      case SlotLoad::From::kContext:
+        slot = context_[load.name_id];
+        break;
+      case SlotLoad::From::kOuter:
+        slot = act->At(load.outer);
+        break;
     }
   }
 }
@@ -106,16 +113,21 @@ Result<Interpreter::Flow> Interpreter::Execute(const Body& body, Activation* act
 Result<Interpreter::Flow> Interpreter::ExecuteOne(const Stmt& statement, Activation* act) {
   RETURN_IF_ERROR(rt_.Step());
   switch (statement.kind) {
-    case StmtKind::kOutput: RETURN_IF_ERROR(Output(static_cast<const OutputStmt&>(statement), act)); break;
-    case StmtKind::kIf: return If(static_cast<const IfStmt&>(statement), act);
-    case StmtKind::kFor: return For(static_cast<const ForStmt&>(statement), act);
+    case StmtKind::kOutput:
+      RETURN_IF_ERROR(Output(static_cast<const OutputStmt&>(statement), act));
+      break;
+    case StmtKind::kIf:
+      return If(static_cast<const IfStmt&>(statement), act);
+    case StmtKind::kFor:
+      return For(static_cast<const ForStmt&>(statement), act);
     case StmtKind::kSet: {
       const auto& s = static_cast<const SetStmt&>(statement);
       ASSIGN_OR_RETURN(const Value value, Evaluate(*s.value, act));
       RETURN_IF_ERROR(Assign(s.target, s.binding, value, act));
       break;
     }
-    case StmtKind::kSetBlock: return SetBlock(static_cast<const SetBlockStmt&>(statement), act);
+    case StmtKind::kSetBlock:
+      return SetBlock(static_cast<const SetBlockStmt&>(statement), act);
     case StmtKind::kMacro: {
       const auto& s = static_cast<const MacroStmt&>(statement);
       Value macro = Value::Make(Kind::kMacro);
@@ -123,11 +135,17 @@ Result<Interpreter::Flow> Interpreter::ExecuteOne(const Stmt& statement, Activat
       act->At(s.slot) = macro;
       break;
     }
-    case StmtKind::kCallBlock: RETURN_IF_ERROR(CallBlock(static_cast<const CallBlockStmt&>(statement), act)); break;
-    case StmtKind::kFilterBlock: return FilterBlock(static_cast<const FilterBlockStmt&>(statement), act);
-    case StmtKind::kWith: return With(static_cast<const WithStmt&>(statement), act);
-    case StmtKind::kBreak: return Flow::kBreak;
-    case StmtKind::kContinue: return Flow::kContinue;
+    case StmtKind::kCallBlock:
+      RETURN_IF_ERROR(CallBlock(static_cast<const CallBlockStmt&>(statement), act));
+      break;
+    case StmtKind::kFilterBlock:
+      return FilterBlock(static_cast<const FilterBlockStmt&>(statement), act);
+    case StmtKind::kWith:
+      return With(static_cast<const WithStmt&>(statement), act);
+    case StmtKind::kBreak:
+      return Flow::kBreak;
+    case StmtKind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNext;
 }
@@ -173,7 +191,8 @@ Result<const String*> Interpreter::RunRecursiveLoop(const ForStmt& s, const Valu
   RETURN_IF_ERROR(guard.status());
   StrBuilder text(rt_);
   StrBuilder* outer = std::exchange(out_, &text);
-  const Status status = RunLoop(s, iterable, depth0, enclosing, NewActivation(enclosing, s.num_slots)).status();
+  const Status status =
+      RunLoop(s, iterable, depth0, enclosing, NewActivation(enclosing, s.num_slots)).status();
   out_ = outer;
   RETURN_IF_ERROR(status);
   return text.Finish();
@@ -280,11 +299,16 @@ Result<Interpreter::Flow> Interpreter::With(const WithStmt& s, Activation* act) 
   return Execute(s.body, act);
 }
 
-Status Interpreter::Assign(const Target& target, const Binding& binding, const Value& value, Activation* act) {
+Status Interpreter::Assign(const Target& target, const Binding& binding, const Value& value,
+                           Activation* act) {
   switch (target.kind) {
-    case Target::Kind::kName: act->At(binding[target.leaf]) = value; return Status::Ok();
-    case Target::Kind::kNamespaceAttr: return SetAttribute(target, act->At(binding[target.leaf]), value);
-    case Target::Kind::kTuple: break;
+    case Target::Kind::kName:
+      act->At(binding[target.leaf]) = value;
+      return Status::Ok();
+    case Target::Kind::kNamespaceAttr:
+      return SetAttribute(target, act->At(binding[target.leaf]), value);
+    case Target::Kind::kTuple:
+      break;
   }
   if (!IsIterable(value)) return TypeError("cannot unpack non-iterable {} object", TypeName(value));
   ASSIGN_OR_RETURN(const std::vector<Value> items, ItemsOf(rt_, value));

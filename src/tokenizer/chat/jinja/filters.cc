@@ -20,8 +20,8 @@ constexpr FilterEntry kNotHere[] = {{"pprint", NotHere}, {"random", NotHere},   
 }  // namespace
 
 const FilterEntry* FindFilter(std::string_view name) {
-  for (const std::span<const FilterEntry> table :
-       {TextFilters(), ListFilters(), LazyFilters(), NumberFilters(), std::span<const FilterEntry>(kNotHere)}) {
+  for (const std::span<const FilterEntry> table : {TextFilters(), ListFilters(), LazyFilters(),
+                                                   NumberFilters(), std::span<const FilterEntry>(kNotHere)}) {
     for (const FilterEntry& entry : table) {
       if (entry.name == name) return &entry;
     }
@@ -33,13 +33,14 @@ Result<AttributePath> AttributePath::Make(Runtime& rt, const Value& attribute) {
   AttributePath path;
   if (attribute.is_none() || attribute.is_missing()) return path;
   if (!attribute.is_string()) {
-    ASSIGN_OR_RETURN(Value* part, rt.NewValues(1));
+    ASSIGN_OR_RETURN(Value * part, rt.NewValues(1));
     *part = attribute;
     path.parts_ = {part, 1};
     return path;
   }
-  ASSIGN_OR_RETURN(const std::vector<Value> names, SplitText(rt, attribute.s, BorrowText(rt, ".", false), -1));
-  ASSIGN_OR_RETURN(Value* parts, rt.NewValues(static_cast<int64_t>(names.size())));
+  ASSIGN_OR_RETURN(const std::vector<Value> names,
+                   SplitText(rt, attribute.s, BorrowText(rt, ".", false), -1));
+  ASSIGN_OR_RETURN(Value * parts, rt.NewValues(static_cast<int64_t>(names.size())));
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string_view text = names[i].s->view();
     parts[i] = names[i];

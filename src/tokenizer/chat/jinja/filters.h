@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/runtime.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
 
 namespace cachalot::jinja {
 

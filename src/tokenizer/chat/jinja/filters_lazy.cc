@@ -1,16 +1,17 @@
 // Filters that give Python generators: nothing happens before the first item is asked for, and they run once.
-#include "tokenizer/chat/jinja/args.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/filters.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/strings.h"
-#include "tokenizer/chat/jinja/tests.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
+#include "tokenizer/chat/jinja/jinja_tests.h"
 
 namespace cachalot::jinja {
 namespace {
 
 // The arguments, kept beyond the call.
 Result<Args> Keep(Runtime& rt, const Args& args) {
-  ASSIGN_OR_RETURN(Value* positional, rt.NewValues(static_cast<int64_t>(args.positional.size())));
+  ASSIGN_OR_RETURN(Value * positional, rt.NewValues(static_cast<int64_t>(args.positional.size())));
   std::copy(args.positional.begin(), args.positional.end(), positional);
   RETURN_IF_ERROR(rt.Room(static_cast<int64_t>(args.keywords.size_bytes())));
   Keyword* keywords = rt.arena.NewArray<Keyword>(args.keywords.size());
@@ -18,7 +19,9 @@ Result<Args> Keep(Runtime& rt, const Args& args) {
   return Args{{positional, args.positional.size()}, {keywords, args.keywords.size()}};
 }
 
-const Iterator* SourceOf(const Value& input) { return input.is(Kind::kIterator) ? input.iter : nullptr; }
+const Iterator* SourceOf(const Value& input) {
+  return input.is(Kind::kIterator) ? input.iter : nullptr;
+}
 
 class MapIterator final : public Iterator {
  public:
@@ -53,8 +56,10 @@ class MapIterator final : public Iterator {
     }
     if (args_.positional.empty() && attribute != nullptr) {
       for (const Keyword& k : args_.keywords) {
-        if (k.name == "default") otherwise_ = k.value;
-        else if (&k != attribute) return InvalidArgument("map: unexpected keyword argument '{}'", k.name);
+        if (k.name == "default")
+          otherwise_ = k.value;
+        else if (&k != attribute)
+          return InvalidArgument("map: unexpected keyword argument '{}'", k.name);
       }
       ASSIGN_OR_RETURN(path_, AttributePath::Make(rt, attribute->value));
       return Status::Ok();
@@ -195,7 +200,8 @@ Result<Value> Items(Runtime& rt, const Value& input, const Args& args) {
 
 Result<Value> Unique(Runtime& rt, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const auto a, Bind("unique", {"case_sensitive", "attribute"}, 0, args));
-  const ComputeFn compute = [](Runtime& r, const Value& value, const Value* arg) -> Result<std::vector<Value>> {
+  const ComputeFn compute = [](Runtime& r, const Value& value,
+                               const Value* arg) -> Result<std::vector<Value>> {
     ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Make(r, arg[1]));
     ASSIGN_OR_RETURN(const std::vector<Value> items, ItemsOf(r, value));
     DictBuilder seen(r);
@@ -215,7 +221,8 @@ Result<Value> Unique(Runtime& rt, const Value& input, const Args& args) {
 
 Result<Value> Batch(Runtime& rt, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const auto a, Bind("batch", {"linecount", "fill_with"}, 1, args));
-  const ComputeFn compute = [](Runtime& r, const Value& value, const Value* arg) -> Result<std::vector<Value>> {
+  const ComputeFn compute = [](Runtime& r, const Value& value,
+                               const Value* arg) -> Result<std::vector<Value>> {
     ASSIGN_OR_RETURN(const std::vector<Value> items, ItemsOf(r, value));
     std::vector<Value> out;
     std::vector<Value> row;
@@ -244,7 +251,8 @@ Result<Value> Batch(Runtime& rt, const Value& input, const Args& args) {
 
 Result<Value> SliceFilter(Runtime& rt, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const auto a, Bind("slice", {"slices", "fill_with"}, 1, args));
-  const ComputeFn compute = [](Runtime& r, const Value& value, const Value* arg) -> Result<std::vector<Value>> {
+  const ComputeFn compute = [](Runtime& r, const Value& value,
+                               const Value* arg) -> Result<std::vector<Value>> {
     ASSIGN_OR_RETURN(const std::vector<Value> items, ItemsOf(r, value));
     ASSIGN_OR_RETURN(const int64_t slices, IndexArg("slice", arg[0]));
     if (slices == 0) return InvalidArgument("integer division or modulo by zero");
@@ -282,6 +290,8 @@ constexpr FilterEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const FilterEntry> LazyFilters() { return kFilters; }
+std::span<const FilterEntry> LazyFilters() {
+  return kFilters;
+}
 
 }  // namespace cachalot::jinja

@@ -1,12 +1,12 @@
 // Filters on sequences and dicts that give their result at once.
 #include "tokenizer/chat/jinja/access.h"
-#include "tokenizer/chat/jinja/args.h"
 #include "tokenizer/chat/jinja/arithmetic.h"
 #include "tokenizer/chat/jinja/filters.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/loop.h"
-#include "tokenizer/chat/jinja/sort.h"
-#include "tokenizer/chat/jinja/strings.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
+#include "tokenizer/chat/jinja/jinja_loop.h"
+#include "tokenizer/chat/jinja/jinja_sort.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 #include "tokenizer/chat/jinja/text_ops.h"
 
 namespace cachalot::jinja {
@@ -25,7 +25,7 @@ Result<Value> Length(Runtime& rt, const Value& input, const Args& args) {
 
 Result<Value> First(Runtime& rt, const Value& input, const Args& args) {
   RETURN_IF_ERROR(ExpectNoArgs("first", args));
-  ASSIGN_OR_RETURN(Iterator* iterator, MakeIterator(rt, input));
+  ASSIGN_OR_RETURN(Iterator * iterator, MakeIterator(rt, input));
   Value item;
   ASSIGN_OR_RETURN(const bool more, iterator->Next(rt, &item));
   return more ? item : MakeUndefined(rt, "No first item, sequence was empty.");
@@ -90,7 +90,7 @@ Result<Value> Sort(Runtime& rt, const Value& input, const Args& args) {
   RETURN_IF_ERROR(rt.Room(static_cast<int64_t>(items.size() * 2 * sizeof(Keyed))));
   std::vector<Keyed> keyed;
   for (const Value& item : items) {
-    ASSIGN_OR_RETURN(Value* keys, rt.NewValues(static_cast<int64_t>(paths.size())));
+    ASSIGN_OR_RETURN(Value * keys, rt.NewValues(static_cast<int64_t>(paths.size())));
     for (size_t i = 0; i < paths.size(); ++i) {
       ASSIGN_OR_RETURN(keys[i], paths[i].Get(rt, item));
       if (!Truth(a[1])) {
@@ -101,7 +101,7 @@ Result<Value> Sort(Runtime& rt, const Value& input, const Args& args) {
     keyed.push_back({key, item});
   }
   RETURN_IF_ERROR(SortKeyed(rt, &keyed, Truth(a[0])));
-  ASSIGN_OR_RETURN(Value* sorted, rt.NewValues(static_cast<int64_t>(keyed.size())));
+  ASSIGN_OR_RETURN(Value * sorted, rt.NewValues(static_cast<int64_t>(keyed.size())));
   for (size_t i = 0; i < keyed.size(); ++i) sorted[i] = keyed[i].item;
   return MakeSequence(rt, Kind::kList, {sorted, keyed.size()});
 }
@@ -162,7 +162,7 @@ Result<Value> Sum(Runtime& rt, const Value& input, const Args& args) {
   ASSIGN_OR_RETURN(const AttributePath path, AttributePath::Make(rt, a[0]));
   Value total = Given(a[1]) ? a[1] : Value::Integer(0);
   if (total.is_string()) return TypeError("sum() can't sum strings");
-  ASSIGN_OR_RETURN(Iterator* iterator, MakeIterator(rt, input));
+  ASSIGN_OR_RETURN(Iterator * iterator, MakeIterator(rt, input));
   Value item;
   for (;;) {
     ASSIGN_OR_RETURN(const bool more, iterator->Next(rt, &item));
@@ -219,13 +219,16 @@ Result<Value> Attr(Runtime& rt, const Value& input, const Args& args) {
 }
 
 constexpr FilterEntry kFilters[] = {
-    {"attr", Attr},       {"count", Length},   {"d", Default},         {"default", Default}, {"dictsort", DictSort},
-    {"first", First},     {"groupby", GroupBy}, {"last", Last},        {"length", Length},   {"list", List},
-    {"max", Extreme<true>}, {"min", Extreme<false>}, {"reverse", Reverse}, {"sort", Sort},     {"sum", Sum},
+    {"attr", Attr},         {"count", Length}, {"d", Default},         {"default", Default},
+    {"dictsort", DictSort}, {"first", First},  {"groupby", GroupBy},   {"last", Last},
+    {"length", Length},     {"list", List},    {"max", Extreme<true>}, {"min", Extreme<false>},
+    {"reverse", Reverse},   {"sort", Sort},    {"sum", Sum},
 };
 
 }  // namespace
 
-std::span<const FilterEntry> ListFilters() { return kFilters; }
+std::span<const FilterEntry> ListFilters() {
+  return kFilters;
+}
 
 }  // namespace cachalot::jinja

@@ -2,16 +2,18 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tokenizer/chat/jinja/args.h"
 #include "tokenizer/chat/jinja/arithmetic.h"
 #include "tokenizer/chat/jinja/filters.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 #include "tokenizer/chat/jinja/numbers.h"
-#include "tokenizer/chat/jinja/strings.h"
 
 namespace cachalot::jinja {
 namespace {
 
-bool TextUser(const Value& v) { return v.is_string() ? HasUser(v.s) : v.from_user; }
+bool TextUser(const Value& v) {
+  return v.is_string() ? HasUser(v.s) : v.from_user;
+}
 
 Result<Value> Abs(Runtime&, const Value& input, const Args& args) {
   RETURN_IF_ERROR(ExpectNoArgs("abs", args));
@@ -29,7 +31,9 @@ Result<Value> ToInt(Runtime&, const Value& input, const Args& args) {
   if (input.is(Kind::kFloat)) {
     if (std::isnan(input.f)) return otherwise;
     const std::optional<Int> whole = TruncateToInt(input.f);
-    if (!whole) return std::isinf(input.f) ? InvalidArgument("cannot convert float infinity to integer") : IntOverflow();
+    if (!whole)
+      return std::isinf(input.f) ? InvalidArgument("cannot convert float infinity to integer")
+                                 : IntOverflow();
     return Value::Integer(*whole).WithUser(user);
   }
   if (!input.is_string()) return otherwise;
@@ -103,7 +107,8 @@ Result<Value> Round(Runtime&, const Value& input, const Args& args) {
   if (!precision.is_number()) return TypeError("round: '{}' is no precision", TypeName(precision));
   double scale = std::pow(10.0, precision.as_double());
   const double scaled = input.as_double() * scale;
-  if (!std::isfinite(scaled)) return InvalidArgument("cannot convert float {} to integer", FormatFloat(scaled));
+  if (!std::isfinite(scaled))
+    return InvalidArgument("cannot convert float {} to integer", FormatFloat(scaled));
   const double whole = method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
   if (scale == 0) return InvalidArgument("float division by zero");
   return Value::Float((whole == 0 ? 0.0 : whole) / scale).WithUser(user);
@@ -150,6 +155,8 @@ constexpr FilterEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const FilterEntry> NumberFilters() { return kFilters; }
+std::span<const FilterEntry> NumberFilters() {
+  return kFilters;
+}
 
 }  // namespace cachalot::jinja

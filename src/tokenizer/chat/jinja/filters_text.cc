@@ -1,9 +1,10 @@
 // Filters on text.
-#include "tokenizer/chat/jinja/args.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/filters.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/json.h"
-#include "tokenizer/chat/jinja/strings.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
+#include "tokenizer/chat/jinja/json_dump.h"
 #include "tokenizer/chat/jinja/text_of.h"
 #include "tokenizer/chat/jinja/text_ops.h"
 #include "tokenizer/chat/jinja/unicode.h"
@@ -126,7 +127,8 @@ Result<Value> Truncate(Runtime& rt, const Value& input, const Args& args) {
   if (!Absent(a[3])) {
     ASSIGN_OR_RETURN(leeway, IndexArg("truncate", a[3]));
   }
-  if (length < NumChars(end)) return InvalidArgument("truncate: expected length >= {}, got {}", NumChars(end), length);
+  if (length < NumChars(end))
+    return InvalidArgument("truncate: expected length >= {}, got {}", NumChars(end), length);
   if (leeway < 0) return InvalidArgument("truncate: expected leeway >= 0, got {}", leeway);
   const std::optional<int64_t> size = LengthOf(input);
   if (!size) return TypeError("object of type '{}' has no len()", TypeName(input));
@@ -208,7 +210,7 @@ Result<Value> Join(Runtime& rt, const Value& input, const Args& args) {
   StrBuilder separator(rt);
   if (Given(a[0])) RETURN_IF_ERROR(AddText(rt, a[0], &separator));
   ASSIGN_OR_RETURN(const String* between, separator.Finish());
-  ASSIGN_OR_RETURN(Iterator* iterator, MakeIterator(rt, input));
+  ASSIGN_OR_RETURN(Iterator * iterator, MakeIterator(rt, input));
   StrBuilder out(rt);
   Value item;
   for (bool first = true;; first = false) {
@@ -227,8 +229,8 @@ Status Quote(Runtime& rt, const Value& value, bool query, StrBuilder* out) {
   UserCursor user(s);
   for (size_t i = 0; i < s->size; ++i) {
     const char c = s->data[i];
-    const bool plain = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' || c == '.' ||
-                       c == '-' || c == '~' || (c == '/' && !query);
+    const bool plain = (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || c == '_' ||
+                       c == '.' || c == '-' || c == '~' || (c == '/' && !query);
     if (plain) {
       out->Add(s, i, i + 1);
     } else if (c == ' ' && query) {
@@ -271,7 +273,8 @@ Result<Value> UrlEncode(Runtime& rt, const Value& input, const Args& args) {
 
 // As Hugging Face redefines it: json.dumps without escaping HTML, and ensure_ascii off.
 Result<Value> ToJson(Runtime& rt, const Value& input, const Args& args) {
-  ASSIGN_OR_RETURN(const auto a, Bind("tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, args));
+  ASSIGN_OR_RETURN(const auto a,
+                   Bind("tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, args));
   JsonStyle style;
   style.ensure_ascii = Truth(a[0]);
   style.sort_keys = Truth(a[3]);
@@ -282,7 +285,8 @@ Result<Value> ToJson(Runtime& rt, const Value& input, const Args& args) {
     } else {
       constexpr Int kWidest = 1000;
       ASSIGN_OR_RETURN(const Int width, IntArg("tojson", a[1]));
-      if (width > kWidest) return Exhausted("tojson: an indent of more than {} spaces", static_cast<int>(kWidest));
+      if (width > kWidest)
+        return Exhausted("tojson: an indent of more than {} spaces", static_cast<int>(kWidest));
       style.indent = std::string(static_cast<size_t>(std::max<Int>(width, 0)), ' ');
     }
   }
@@ -329,6 +333,8 @@ constexpr FilterEntry kFilters[] = {
 
 }  // namespace
 
-std::span<const FilterEntry> TextFilters() { return kFilters; }
+std::span<const FilterEntry> TextFilters() {
+  return kFilters;
+}
 
 }  // namespace cachalot::jinja

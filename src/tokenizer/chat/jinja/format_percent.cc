@@ -1,8 +1,9 @@
 // "…" % values: Python's printf-style formatting.
 #include <cmath>
 
-#include "tokenizer/chat/jinja/compare.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/iterate.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
 #include "tokenizer/chat/jinja/numbers.h"
 #include "tokenizer/chat/jinja/text_of.h"
 #include "tokenizer/chat/jinja/text_ops.h"
@@ -21,9 +22,12 @@ struct Field {
 
 class Percent {
  public:
-  Percent(Runtime& rt, const String* format, const Value& value) : rt_(rt), format_(format), value_(value), out_(rt) {
-    if (value.is(Kind::kTuple)) args_ = value.items();
-    else args_ = std::span<const Value>(&value_, 1);
+  Percent(Runtime& rt, const String* format, const Value& value)
+      : rt_(rt), format_(format), value_(value), out_(rt) {
+    if (value.is(Kind::kTuple))
+      args_ = value.items();
+    else
+      args_ = std::span<const Value>(&value_, 1);
     mapping_ = value.is_dict() || value.is(Kind::kList) || value.is_undefined() || value.is(Kind::kRange);
   }
 
@@ -39,7 +43,8 @@ class Percent {
       plain = pos_;
     }
     out_.Add(format_, plain, text.size());
-    if (next_ < args_.size() && !mapping_) return TypeError("not all arguments converted during string formatting");
+    if (next_ < args_.size() && !mapping_)
+      return TypeError("not all arguments converted during string formatting");
     return out_.Finish(format_->markup);
   }
 
@@ -61,7 +66,8 @@ class Percent {
       ++pos_;
       ASSIGN_OR_RETURN(const Value v, NextArg());
       if (!v.is_int_like()) return TypeError("* wants int");
-      if (v.as_int() > kMaxField || v.as_int() < -kMaxField) return Exhausted("a format's width or precision is too large");
+      if (v.as_int() > kMaxField || v.as_int() < -kMaxField)
+        return Exhausted("a format's width or precision is too large");
       *out = static_cast<int64_t>(v.as_int());
       return Status::Ok();
     }
@@ -102,12 +108,18 @@ class Percent {
     if (c == '(') RETURN_IF_ERROR(Key());
     for (;;) {
       ASSIGN_OR_RETURN(c, Peek());
-      if (c == '-') field.left = true;
-      else if (c == '+') field.plus = true;
-      else if (c == ' ') field.space = true;
-      else if (c == '#') field.alternate = true;
-      else if (c == '0') field.zero = true;
-      else break;
+      if (c == '-')
+        field.left = true;
+      else if (c == '+')
+        field.plus = true;
+      else if (c == ' ')
+        field.space = true;
+      else if (c == '#')
+        field.alternate = true;
+      else if (c == '0')
+        field.zero = true;
+      else
+        break;
       ++pos_;
     }
     RETURN_IF_ERROR(Number(&field.width));
@@ -141,21 +153,26 @@ class Percent {
     switch (type) {
       case 's':
       case 'r':
-      case 'a': return Text(type, arg, field);
-      case 'c': return Char(arg, field);
+      case 'a':
+        return Text(type, arg, field);
+      case 'c':
+        return Char(arg, field);
       case 'd':
       case 'i':
       case 'u':
       case 'o':
       case 'x':
-      case 'X': return Integer(type, arg, field);
+      case 'X':
+        return Integer(type, arg, field);
       case 'e':
       case 'E':
       case 'f':
       case 'F':
       case 'g':
-      case 'G': return Float(type, arg, field);
-      default: return InvalidArgument("unsupported format character '{}'", type);
+      case 'G':
+        return Float(type, arg, field);
+      default:
+        return InvalidArgument("unsupported format character '{}'", type);
     }
   }
 
@@ -180,7 +197,8 @@ class Percent {
     if (arg.is_string() && NumChars(arg.s) == 1) return Emit(arg.s, field);
     if (!arg.is_int_like()) return TypeError("%c requires int or char");
     const Int code = arg.as_int();
-    if (code < 0 || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return InvalidArgument("%c arg not in range");
+    if (code < 0 || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
+      return InvalidArgument("%c arg not in range");
     char bytes[4];
     const size_t n = EncodeUtf8(static_cast<uint32_t>(code), bytes);
     ASSIGN_OR_RETURN(const String* text, CopyText(rt_, std::string_view(bytes, n), arg.from_user));
@@ -215,17 +233,19 @@ class Percent {
     if (!arg.is_number()) return TypeError("must be real number, not {}", TypeName(arg));
     const double value = arg.as_double();
     RETURN_IF_ERROR(rt_.Bytes(field.precision));
-    const std::string digits = FormatFloatStyle(std::fabs(value), type, field.precision < 0 ? 6 : static_cast<int>(field.precision),
-                                                field.alternate);
+    const std::string digits = FormatFloatStyle(
+        std::fabs(value), type, field.precision < 0 ? 6 : static_cast<int>(field.precision), field.alternate);
     return EmitNumber(std::signbit(value) && !std::isnan(value), "", digits, field, arg.from_user);
   }
 
-  Status EmitNumber(bool negative, std::string_view prefix, std::string_view digits, const Field& field, bool user) {
+  Status EmitNumber(bool negative, std::string_view prefix, std::string_view digits, const Field& field,
+                    bool user) {
     std::string text;
     if (negative || field.plus || field.space) text += negative ? '-' : field.plus ? '+' : ' ';
     text += prefix;
     const auto length = static_cast<int64_t>(text.size() + digits.size());
-    if (field.zero && !field.left && field.width > length) text.append(static_cast<size_t>(field.width - length), '0');
+    if (field.zero && !field.left && field.width > length)
+      text.append(static_cast<size_t>(field.width - length), '0');
     text += digits;
     ASSIGN_OR_RETURN(const String* s, CopyText(rt_, text, user));
     return Emit(s, field);
@@ -257,8 +277,9 @@ std::string FormatFloatStyle(double magnitude, char style, int precision, bool a
   const bool upper = style == 'E' || style == 'F' || style == 'G';
   if (std::isnan(magnitude)) return upper ? "NAN" : "nan";
   if (std::isinf(magnitude)) return upper ? "INF" : "inf";
-  const char format[] = {'%', alternate ? '#' : '.', alternate ? '.' : '*', alternate ? '*' : style,
-                         alternate ? style : '\0', '\0'};
+  const char format[] = {
+      '%', alternate ? '#' : '.', alternate ? '.' : '*', alternate ? '*' : style, alternate ? style : '\0',
+      '\0'};
   const int size = std::snprintf(nullptr, 0, format, precision, magnitude);
   std::string out(static_cast<size_t>(size) + 1, '\0');
   std::snprintf(out.data(), out.size(), format, precision, magnitude);

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/ast.h"
-#include "tokenizer/chat/jinja/macro.h"
-#include "tokenizer/chat/jinja/program.h"
-#include "tokenizer/chat/jinja/runtime.h"
-#include "tokenizer/chat/jinja/strings.h"
+#include "tokenizer/chat/jinja/jinja_ast.h"
+#include "tokenizer/chat/jinja/jinja_macro.h"
+#include "tokenizer/chat/jinja/jinja_program.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 
 namespace cachalot::jinja {
 
@@ -44,8 +44,10 @@ class Interpreter {
   Result<Flow> FilterBlock(const FilterBlockStmt& s, Activation* act);
   Result<Flow> With(const WithStmt& s, Activation* act);
   // The loop itself, over a value; `act` holds the loop's variables.
-  Result<Flow> RunLoop(const ForStmt& s, const Value& iterable, int64_t depth0, Activation* enclosing, Activation* act);
-  Result<const String*> RunRecursiveLoop(const ForStmt& s, const Value& iterable, int64_t depth0, Activation* enclosing);
+  Result<Flow> RunLoop(const ForStmt& s, const Value& iterable, int64_t depth0, Activation* enclosing,
+                       Activation* act);
+  Result<const String*> RunRecursiveLoop(const ForStmt& s, const Value& iterable, int64_t depth0,
+                                         Activation* enclosing);
   // A body rendered into a string of its own. Jumps to a loop around it come back in `flow`.
   Result<const String*> Capture(const Body& body, Activation* act, Flow* flow);
   Status WriteString(const Value& value);
@@ -73,7 +75,7 @@ class Interpreter {
   Result<Value> Filter(const FilterExpr& e, Activation* act);
   Result<Value> Test(const TestExpr& e, Activation* act);
 
-  // Calls (call.cc)
+  // Calls (jinja_call.cc)
   Status EvaluateArgs(const ArgList& list, Activation* act, CallArgs* out);
   Result<Value> Call(const CallExpr& e, Activation* act, const Value* caller = nullptr);
   Result<Value> CallValue(const Value& callee, const Args& args);
@@ -83,10 +85,11 @@ class Interpreter {
 
   const Program& program_;
   Runtime& rt_;
-  std::vector<Value> context_;          // by name_id
-  std::vector<const String*> texts_;    // string constants, made when first used
+  std::vector<Value> context_;        // by name_id
+  std::vector<const String*> texts_;  // string constants, made when first used
   StrBuilder* out_ = nullptr;
-  const Value* block_input_ = nullptr;  // what a filter without input filters: the body of a filter or set block
+  const Value* block_input_ =
+      nullptr;  // what a filter without input filters: the body of a filter or set block
   int error_line_ = 0;
 };
 

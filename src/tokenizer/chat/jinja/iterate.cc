@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "tokenizer/chat/jinja/compare.h"
-#include "tokenizer/chat/jinja/loop.h"
-#include "tokenizer/chat/jinja/strings.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
+#include "tokenizer/chat/jinja/jinja_loop.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 #include "tokenizer/chat/jinja/unicode.h"
 
 namespace cachalot::jinja {
@@ -22,9 +22,12 @@ Value EntryPart(Runtime& rt, const DictEntry& entry, ViewKind kind) {
 // Lists, tuples, ranges, dicts and their views, forwards or backwards.
 class IndexIterator final : public Iterator {
  public:
-  IndexIterator(const Value& value, int64_t size, bool backwards) : value_(value), left_(size), backwards_(backwards) {
-    if (!backwards) next_ = 0;
-    else next_ = size - 1;
+  IndexIterator(const Value& value, int64_t size, bool backwards)
+      : value_(value), left_(size), backwards_(backwards) {
+    if (!backwards)
+      next_ = 0;
+    else
+      next_ = size - 1;
   }
   Result<bool> Next(Runtime& rt, Value* out) override {
     if (left_ == 0) return false;
@@ -50,7 +53,8 @@ class IndexIterator final : public Iterator {
 
 class CharIterator final : public Iterator {
  public:
-  CharIterator(const String* s, bool backwards) : s_(s), backwards_(backwards), pos_(backwards ? s->size : 0) {}
+  CharIterator(const String* s, bool backwards)
+      : s_(s), backwards_(backwards), pos_(backwards ? s->size : 0) {}
   Result<bool> Next(Runtime& rt, Value* out) override {
     RETURN_IF_ERROR(rt.Step());
     if (pos_ == (backwards_ ? 0 : s_->size)) return false;
@@ -86,15 +90,19 @@ bool IsIterable(const Value& value) {
     case Kind::kRange:
     case Kind::kView:
     case Kind::kIterator:
-    case Kind::kLoop: return true;
-    default: return false;
+    case Kind::kLoop:
+      return true;
+    default:
+      return false;
   }
 }
 
 Result<Iterator*> MakeIterator(Runtime& rt, const Value& value) {
   switch (value.kind) {
-    case Kind::kIterator: return value.iter;
-    case Kind::kString: return static_cast<Iterator*>(rt.arena.New<CharIterator>(value.s, false));
+    case Kind::kIterator:
+      return value.iter;
+    case Kind::kString:
+      return static_cast<Iterator*>(rt.arena.New<CharIterator>(value.s, false));
     case Kind::kUndefined:
     case Kind::kList:
     case Kind::kTuple:
@@ -102,8 +110,10 @@ Result<Iterator*> MakeIterator(Runtime& rt, const Value& value) {
     case Kind::kRange:
     case Kind::kView:
       return static_cast<Iterator*>(rt.arena.New<IndexIterator>(value, *LengthOf(value), false));
-    case Kind::kLoop: return Unsupported("iterating over the loop variable");
-    default: return TypeError("'{}' object is not iterable", TypeName(value));
+    case Kind::kLoop:
+      return Unsupported("iterating over the loop variable");
+    default:
+      return TypeError("'{}' object is not iterable", TypeName(value));
   }
 }
 
@@ -119,23 +129,32 @@ Result<std::optional<Value>> MakeReversed(Runtime& rt, const Value& value) {
     case Kind::kDict:
     case Kind::kRange:
     case Kind::kView: {
-      ASSIGN_OR_RETURN(const Value v, WrapIterator(rt, IndexIterator(value, *LengthOf(value), true), nullptr));
+      ASSIGN_OR_RETURN(const Value v,
+                       WrapIterator(rt, IndexIterator(value, *LengthOf(value), true), nullptr));
       return std::optional<Value>(v);
     }
-    default: return std::optional<Value>();
+    default:
+      return std::optional<Value>();
   }
 }
 
 std::optional<int64_t> LengthOf(const Value& value) {
   switch (value.kind) {
-    case Kind::kUndefined: return 0;
-    case Kind::kString: return NumChars(value.s);
+    case Kind::kUndefined:
+      return 0;
+    case Kind::kString:
+      return NumChars(value.s);
     case Kind::kList:
-    case Kind::kTuple: return value.seq->size;
-    case Kind::kDict: return value.dict->size;
-    case Kind::kRange: return value.range->size;
-    case Kind::kView: return value.view->dict->size;
-    default: return std::nullopt;
+    case Kind::kTuple:
+      return value.seq->size;
+    case Kind::kDict:
+      return value.dict->size;
+    case Kind::kRange:
+      return value.range->size;
+    case Kind::kView:
+      return value.view->dict->size;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -146,7 +165,7 @@ Result<std::vector<Value>> ItemsOf(Runtime& rt, const Value& value) {
     RETURN_IF_ERROR(rt.Room(static_cast<int64_t>(items.size_bytes())));
     return std::vector<Value>(items.begin(), items.end());
   }
-  ASSIGN_OR_RETURN(Iterator* iterator, MakeIterator(rt, value));
+  ASSIGN_OR_RETURN(Iterator * iterator, MakeIterator(rt, value));
   std::vector<Value> items;
   Value item;
   for (;;) {
@@ -158,7 +177,7 @@ Result<std::vector<Value>> ItemsOf(Runtime& rt, const Value& value) {
 }
 
 Result<Value> MakeSequence(Runtime& rt, Kind kind, std::span<const Value> items) {
-  ASSIGN_OR_RETURN(Value* copy, rt.NewValues(static_cast<int64_t>(items.size())));
+  ASSIGN_OR_RETURN(Value * copy, rt.NewValues(static_cast<int64_t>(items.size())));
   std::copy(items.begin(), items.end(), copy);
   return Value::Seq(kind, rt.arena.New<Sequence>(Sequence{copy, static_cast<uint32_t>(items.size()), false}));
 }

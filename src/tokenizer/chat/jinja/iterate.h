@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/runtime.h"
-#include "tokenizer/chat/jinja/value.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
+#include "tokenizer/chat/jinja/jinja_value.h"
 
 namespace cachalot::jinja {
 

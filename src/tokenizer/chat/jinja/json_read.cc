@@ -1,7 +1,8 @@
 // json.loads over a string of the template. Recursive, bounded by the nesting limit.
-#include "tokenizer/chat/jinja/compare.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/json.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
+#include "tokenizer/chat/jinja/json_dump.h"
 #include "tokenizer/chat/jinja/numbers.h"
 #include "tokenizer/chat/jinja/unicode.h"
 
@@ -23,7 +24,8 @@ class Reader {
   Status Fail(std::string_view what) const { return InvalidArgument("from_json: {} at byte {}", what, pos_); }
 
   void SkipSpace() {
-    while (pos_ < text_.size() && std::string_view(" \t\r\n").find(text_[pos_]) != std::string_view::npos) ++pos_;
+    while (pos_ < text_.size() && std::string_view(" \t\r\n").find(text_[pos_]) != std::string_view::npos)
+      ++pos_;
   }
   bool Take(std::string_view word) {
     if (text_.substr(pos_, word.size()) != word) return false;
@@ -36,13 +38,16 @@ class Reader {
     SkipSpace();
     if (pos_ == text_.size()) return Fail("expecting a value");
     switch (text_[pos_]) {
-      case '{': return ReadObject(depth);
-      case '[': return ReadArray(depth);
+      case '{':
+        return ReadObject(depth);
+      case '[':
+        return ReadArray(depth);
       case '"': {
         ASSIGN_OR_RETURN(const String* s, ReadString());
         return Value::Str(s);
       }
-      default: break;
+      default:
+        break;
     }
     if (Take("null")) return Value::None().WithUser(user_);
     if (Take("true")) return Value::Bool(true).WithUser(user_);
@@ -188,6 +193,8 @@ class Reader {
 
 }  // namespace
 
-Result<Value> ParseJson(Runtime& rt, const String* text) { return Reader(rt, text).Document(); }
+Result<Value> ParseJson(Runtime& rt, const String* text) {
+  return Reader(rt, text).Document();
+}
 
 }  // namespace cachalot::jinja

@@ -4,9 +4,10 @@
 #include <cmath>
 
 #include "tokenizer/chat/jinja/access.h"
-#include "tokenizer/chat/jinja/args.h"
+#include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/iterate.h"
-#include "tokenizer/chat/jinja/loop.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
+#include "tokenizer/chat/jinja/jinja_loop.h"
 #include "tokenizer/chat/jinja/numbers.h"
 
 namespace cachalot::jinja {
@@ -120,22 +121,33 @@ MethodFn Among(const MethodEntry (&entries)[N], std::string_view name) {
 
 MethodFn FindMethod(const Value& self, std::string_view name) {
   switch (self.kind) {
-    case Kind::kString: return FindStringMethod(name);
-    case Kind::kDict: return Among(kDictMethods, name);
-    case Kind::kList: return Among(kListMethods, name);
+    case Kind::kString:
+      return FindStringMethod(name);
+    case Kind::kDict:
+      return Among(kDictMethods, name);
+    case Kind::kList:
+      return Among(kListMethods, name);
     case Kind::kTuple:
-    case Kind::kRange: return Among(kTupleMethods, name);
-    case Kind::kLoop: return Among(kLoopMethods, name);
-    case Kind::kCycler: return Among(kCyclerMethods, name);
-    case Kind::kFloat: return Among(kFloatMethods, name);
+    case Kind::kRange:
+      return Among(kTupleMethods, name);
+    case Kind::kLoop:
+      return Among(kLoopMethods, name);
+    case Kind::kCycler:
+      return Among(kCyclerMethods, name);
+    case Kind::kFloat:
+      return Among(kFloatMethods, name);
     case Kind::kBool:
-    case Kind::kInt: return Among(kIntMethods, name);
-    default: return nullptr;
+    case Kind::kInt:
+      return Among(kIntMethods, name);
+    default:
+      return nullptr;
   }
 }
 
 bool IsForbiddenMethod(const Value& self, std::string_view name) {
-  const auto among = [&](auto& names) { return std::find(std::begin(names), std::end(names), name) != std::end(names); };
+  const auto among = [&](auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
   if (self.is_dict()) return among(kForbiddenInDict);
   if (self.is(Kind::kList)) return among(kForbiddenInList);
   return false;

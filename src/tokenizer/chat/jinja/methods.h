@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/runtime.h"
+#include "tokenizer/chat/jinja/jinja_runtime.h"
 
 namespace cachalot::jinja {
 
@@ -28,5 +28,6 @@ MethodFn FindMethod(const Value& self, std::string_view name);
 bool IsForbiddenMethod(const Value& self, std::string_view name);
 
 MethodFn FindStringMethod(std::string_view name);
+MethodFn FindStringPredicate(std::string_view name);  // isdigit and the like
 
 }  // namespace cachalot::jinja

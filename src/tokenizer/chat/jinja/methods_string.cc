@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "tokenizer/chat/jinja/access.h"
-#include "tokenizer/chat/jinja/args.h"
 #include "tokenizer/chat/jinja/iterate.h"
+#include "tokenizer/chat/jinja/jinja_args.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 #include "tokenizer/chat/jinja/methods.h"
-#include "tokenizer/chat/jinja/strings.h"
 #include "tokenizer/chat/jinja/text_of.h"
 #include "tokenizer/chat/jinja/text_ops.h"
 #include "tokenizer/chat/jinja/unicode.h"
@@ -58,9 +58,10 @@ Result<Value> StrSplitLines(Runtime& rt, const Value& self, const Args& args) {
   return WrapList(rt, SplitLines(rt, self.s, Truth(a[0])));
 }
 
-// [begin, end) in bytes of the characters that optional start and stop arguments leave; false when start lies behind
-// the end, where not even "" is found.
-Result<bool> Window(Runtime& rt, const String* s, const Value& start, const Value& stop, size_t* begin, size_t* end) {
+// [begin, end) in bytes of the characters that optional start and stop arguments leave; false when start lies
+// behind the end, where not even "" is found.
+Result<bool> Window(Runtime& rt, const String* s, const Value& start, const Value& stop, size_t* begin,
+                    size_t* end) {
   *begin = 0;
   *end = s->size;
   if (Absent(start) && Absent(stop)) return true;
@@ -135,7 +136,8 @@ Result<Value> Affix(Runtime& rt, const Value& self, const Args& args) {
   for (const Value& choice : choices) {
     ASSIGN_OR_RETURN(const String* affix, TextArg("startswith first arg", choice));
     RETURN_IF_ERROR(rt.Bytes(affix->size));
-    if (inside && (kAtEnd ? text.ends_with(affix->view()) : text.starts_with(affix->view()))) return Value::Bool(true);
+    if (inside && (kAtEnd ? text.ends_with(affix->view()) : text.starts_with(affix->view())))
+      return Value::Bool(true);
   }
   return Value::Bool(false);
 }
@@ -157,7 +159,7 @@ Result<Value> Replace(Runtime& rt, const Value& self, const Args& args) {
 Result<Value> Join(Runtime& rt, const Value& self, const Args& args) {
   ASSIGN_OR_RETURN(const auto a, Bind("join", {""}, 1, args));
   if (!IsIterable(a[0])) return TypeError("can only join an iterable");
-  ASSIGN_OR_RETURN(Iterator* iterator, MakeIterator(rt, a[0]));
+  ASSIGN_OR_RETURN(Iterator * iterator, MakeIterator(rt, a[0]));
   StrBuilder out(rt);
   Value item;
   for (bool first = true;; first = false) {
@@ -194,7 +196,8 @@ Result<Value> Pad(Runtime& rt, const Value& self, const Args& args) {
   const int64_t padding = width - NumChars(self.s);
   if (padding <= 0) return self;
   if (kSide == Side::kCenter) return Wrap(CenterText(rt, self.s, width, fill));
-  return Wrap(PadText(rt, self.s, kSide == Side::kRight ? padding : 0, kSide == Side::kLeft ? padding : 0, fill));
+  return Wrap(
+      PadText(rt, self.s, kSide == Side::kRight ? padding : 0, kSide == Side::kLeft ? padding : 0, fill));
 }
 
 Result<Value> ZFill(Runtime& rt, const Value& self, const Args& args) {
@@ -280,76 +283,6 @@ Result<Value> FormatMap(Runtime& rt, const Value& self, const Args& args) {
   return Wrap(FormatBraces(rt, self.s, Args{}, &a[0]));
 }
 
-// Every character has the property, and there is one.
-template <bool (*kProperty)(uint32_t)>
-Result<Value> All(Runtime& rt, const Value& self, const Args& args) {
-  RETURN_IF_ERROR(ExpectNoArgs("str method", args));
-  RETURN_IF_ERROR(rt.Bytes(self.s->size));
-  for (size_t pos = 0; pos < self.s->size;) {
-    size_t size;
-    if (!kProperty(DecodeUtf8(self.s->view(), pos, &size))) return Value::Bool(false);
-    pos += size;
-  }
-  return Value::Bool(self.s->size > 0);
-}
-
-// islower and isupper: some character has the case, none another one.
-template <bool kUpper>
-Result<Value> IsCase(Runtime& rt, const Value& self, const Args& args) {
-  RETURN_IF_ERROR(ExpectNoArgs("str method", args));
-  RETURN_IF_ERROR(rt.Bytes(self.s->size));
-  bool any = false;
-  for (size_t pos = 0; pos < self.s->size;) {
-    size_t size;
-    const uint32_t code = DecodeUtf8(self.s->view(), pos, &size);
-    if (IsTitle(code) || (kUpper ? IsLower(code) : IsUpper(code))) return Value::Bool(false);
-    any = any || (kUpper ? IsUpper(code) : IsLower(code));
-    pos += size;
-  }
-  return Value::Bool(any);
-}
-
-Result<Value> StrIsTitle(Runtime& rt, const Value& self, const Args& args) {
-  RETURN_IF_ERROR(ExpectNoArgs("istitle", args));
-  RETURN_IF_ERROR(rt.Bytes(self.s->size));
-  bool any = false;
-  bool after_cased = false;
-  for (size_t pos = 0; pos < self.s->size;) {
-    size_t size;
-    const uint32_t code = DecodeUtf8(self.s->view(), pos, &size);
-    const bool upper = IsUpper(code) || IsTitle(code);
-    const bool lower = IsLower(code);
-    if ((upper && after_cased) || (lower && !after_cased)) return Value::Bool(false);
-    after_cased = upper || lower;
-    any = any || after_cased;
-    pos += size;
-  }
-  return Value::Bool(any);
-}
-
-bool IsAscii(uint32_t code) { return code < 0x80; }
-
-Result<Value> StrIsAscii(Runtime& rt, const Value& self, const Args& args) {
-  if (self.s->size == 0) return Value::Bool(true);
-  return All<IsAscii>(rt, self, args);
-}
-
-Result<Value> StrIsPrintable(Runtime& rt, const Value& self, const Args& args) {
-  if (self.s->size == 0) return Value::Bool(true);
-  return All<IsPrintable>(rt, self, args);
-}
-
-bool IsWordPart(uint32_t code) { return code == '_' || IsAlnum(code); }
-
-Result<Value> StrIsIdentifier(Runtime& rt, const Value& self, const Args& args) {
-  if (self.s->size > 0) {
-    size_t size;
-    const uint32_t first = DecodeUtf8(self.s->view(), 0, &size);
-    if (first != '_' && !IsAlpha(first)) return Value::Bool(false);
-  }
-  return All<IsWordPart>(rt, self, args);
-}
-
 Result<Value> NotHere(Runtime&, const Value&, const Args&) {
   return Unsupported("the str methods encode, maketrans and translate");
 }
@@ -366,18 +299,6 @@ constexpr MethodEntry kStringMethods[] = {
     {"format", Format},
     {"format_map", FormatMap},
     {"index", Find<false, true>},
-    {"isalnum", All<IsAlnum>},
-    {"isalpha", All<IsAlpha>},
-    {"isascii", StrIsAscii},
-    {"isdecimal", All<IsDecimal>},
-    {"isdigit", All<IsDigit>},
-    {"isidentifier", StrIsIdentifier},
-    {"islower", IsCase<false>},
-    {"isnumeric", All<IsNumeric>},
-    {"isprintable", StrIsPrintable},
-    {"isspace", All<IsSpace>},
-    {"istitle", StrIsTitle},
-    {"isupper", IsCase<true>},
     {"join", Join},
     {"ljust", Pad<Side::kLeft>},
     {"lower", Case<CaseMode::kLower>},
@@ -409,7 +330,7 @@ constexpr MethodEntry kStringMethods[] = {
 MethodFn FindStringMethod(std::string_view name) {
   const auto it = std::lower_bound(std::begin(kStringMethods), std::end(kStringMethods), name,
                                    [](const MethodEntry& e, std::string_view n) { return e.name < n; });
-  return it != std::end(kStringMethods) && it->name == name ? it->call : nullptr;
+  return it != std::end(kStringMethods) && it->name == name ? it->call : FindStringPredicate(name);
 }
 
 }  // namespace cachalot::jinja

@@ -16,8 +16,8 @@ __extension__ typedef unsigned __int128 UInt;
 constexpr Int kIntMax = static_cast<Int>(~UInt{0} >> 1);
 constexpr Int kIntMin = -kIntMax - 1;
 
-// Trims Unicode whitespace, turns decimal digits of any script into ASCII, removes single underscores between digits.
-// Nothing when a character has no place in a number.
+// Trims Unicode whitespace, turns decimal digits of any script into ASCII, removes single underscores between
+// digits. Nothing when a character has no place in a number.
 std::optional<std::string> CleanNumber(std::string_view text) {
   std::string out;
   size_t begin = 0;
@@ -70,7 +70,10 @@ std::string FormatMagnitude(Int value, int base, bool upper) {
   return out;
 }
 
-std::string FormatInt(Int value) { return (value < 0 ? "-" : "") + FormatMagnitude(value, 10); }
+std::string FormatInt(Int value) {
+  std::string digits = FormatMagnitude(value, 10);
+  return value < 0 ? std::string(1, '-').append(digits) : digits;
+}
 
 std::string FormatFloat(double value) {
   if (std::isnan(value)) return "nan";
@@ -80,7 +83,7 @@ std::string FormatFloat(double value) {
   std::string_view text(buffer, static_cast<size_t>(end - buffer));
   std::string out;
   if (text[0] == '-') {
-    out = "-";
+    out += '-';
     text.remove_prefix(1);
   }
   const size_t e = text.find('e');
@@ -90,7 +93,7 @@ std::string FormatFloat(double value) {
   const int count = static_cast<int>(digits.size());
   if (exponent < -4 || exponent >= 16) {
     out += digits[0];
-    if (count > 1) out += "." + digits.substr(1);
+    if (count > 1) out.append(1, '.').append(digits, 1);
     char tail[16];
     std::snprintf(tail, sizeof(tail), "e%c%02d", exponent < 0 ? '-' : '+', std::abs(exponent));
     return out + tail;
@@ -167,7 +170,9 @@ std::optional<double> ParseFloat(std::string_view text) {
       s += c;
       continue;
     }
-    const auto digit = [&](size_t at) { return at < clean->size() && (*clean)[at] >= '0' && (*clean)[at] <= '9'; };
+    const auto digit = [&](size_t at) {
+      return at < clean->size() && (*clean)[at] >= '0' && (*clean)[at] <= '9';
+    };
     if (i == 0 || !digit(i - 1) || !digit(i + 1)) return std::nullopt;
   }
   std::string_view body = s;
@@ -177,7 +182,8 @@ std::optional<double> ParseFloat(std::string_view text) {
     body.remove_prefix(1);
   }
   std::string lower(body);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
   double value = 0;
   if (lower == "inf" || lower == "infinity") {
     value = HUGE_VAL;
@@ -217,7 +223,9 @@ double RoundFloat(double value, int digits) {
   return std::strtod(buffer, nullptr);
 }
 
-Status IntOverflow() { return Unsupported("an integer needs more than 127 bits"); }
+Status IntOverflow() {
+  return Unsupported("an integer needs more than 127 bits");
+}
 
 Result<Int> AddInt(Int a, Int b) {
   Int out;

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/value.h"
+#include "tokenizer/chat/jinja/jinja_value.h"
 
 namespace cachalot::jinja {
 
@@ -17,7 +17,8 @@ std::string FormatMagnitude(Int value, int base, bool upper = false);
 std::string FormatFloat(double value);
 
 enum class NumberError { kSyntax, kTooLarge };
-// int(text, base); base 0 or 2 … 36. Whitespace around, underscores inside and digits of other scripts are allowed.
+// int(text, base); base 0 or 2 … 36. Whitespace around, underscores inside and digits of other scripts are
+// allowed.
 std::optional<Int> ParseInt(std::string_view text, int base, NumberError* error);
 // float(text).
 std::optional<double> ParseFloat(std::string_view text);

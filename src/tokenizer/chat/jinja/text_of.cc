@@ -1,9 +1,9 @@
 #include "tokenizer/chat/jinja/text_of.h"
 
 #include "tokenizer/chat/jinja/builtins.h"
-#include "tokenizer/chat/jinja/compare.h"
-#include "tokenizer/chat/jinja/loop.h"
-#include "tokenizer/chat/jinja/macro.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
+#include "tokenizer/chat/jinja/jinja_loop.h"
+#include "tokenizer/chat/jinja/jinja_macro.h"
 #include "tokenizer/chat/jinja/methods.h"
 #include "tokenizer/chat/jinja/numbers.h"
 #include "tokenizer/chat/jinja/unicode.h"
@@ -76,11 +76,21 @@ Status AddRepr(Runtime& rt, const Value& value, StrBuilder* out, int depth) {
   RETURN_IF_ERROR(out->status());
   switch (value.kind) {
     case Kind::kMissing:
-    case Kind::kUndefined: out->Add("Undefined", false); break;
-    case Kind::kNone: out->Add("None", value.from_user); break;
-    case Kind::kBool: out->Add(value.b ? "True" : "False", value.from_user); break;
-    case Kind::kInt: out->Add(FormatInt(value.i), value.from_user); break;
-    case Kind::kFloat: out->Add(FormatFloat(value.f), value.from_user); break;
+    case Kind::kUndefined:
+      out->Add("Undefined", false);
+      break;
+    case Kind::kNone:
+      out->Add("None", value.from_user);
+      break;
+    case Kind::kBool:
+      out->Add(value.b ? "True" : "False", value.from_user);
+      break;
+    case Kind::kInt:
+      out->Add(FormatInt(value.i), value.from_user);
+      break;
+    case Kind::kFloat:
+      out->Add(FormatFloat(value.f), value.from_user);
+      break;
     case Kind::kString:
       RETURN_IF_ERROR(rt.Bytes(value.s->size));
       AddStringRepr(value.s, out);
@@ -107,7 +117,9 @@ Status AddRepr(Runtime& rt, const Value& value, StrBuilder* out, int depth) {
       out->Add(")", value.from_user);
       break;
     }
-    case Kind::kView: RETURN_IF_ERROR(AddView(rt, value, out, depth)); break;
+    case Kind::kView:
+      RETURN_IF_ERROR(AddView(rt, value, out, depth));
+      break;
     case Kind::kNamespace: {
       out->Add("<Namespace {", false);
       for (const Namespace::Attr* a = value.ns->first; a != nullptr; a = a->next) {
@@ -120,7 +132,8 @@ Status AddRepr(Runtime& rt, const Value& value, StrBuilder* out, int depth) {
       break;
     }
     case Kind::kMacro:
-      out->Add(value.macro->name.empty() ? std::string("<Macro anonymous>") : fmt::format("<Macro '{}'>", value.macro->name),
+      out->Add(value.macro->name.empty() ? std::string("<Macro anonymous>")
+                                         : fmt::format("<Macro '{}'>", value.macro->name),
                false);
       break;
     case Kind::kLoop: {
@@ -129,11 +142,17 @@ Status AddRepr(Runtime& rt, const Value& value, StrBuilder* out, int depth) {
       break;
     }
     // Python prints addresses here; ours have none.
-    case Kind::kBuiltin: out->Add(fmt::format("<function {}>", value.builtin->name), false); break;
-    case Kind::kMethod: out->Add(fmt::format("<method {}>", value.method->name), false); break;
+    case Kind::kBuiltin:
+      out->Add(fmt::format("<function {}>", value.builtin->name), false);
+      break;
+    case Kind::kMethod:
+      out->Add(fmt::format("<method {}>", value.method->name), false);
+      break;
     case Kind::kIterator:
     case Kind::kCycler:
-    case Kind::kJoiner: out->Add(fmt::format("<{} object>", TypeName(value)), false); break;
+    case Kind::kJoiner:
+      out->Add(fmt::format("<{} object>", TypeName(value)), false);
+      break;
   }
   return out->status();
 }

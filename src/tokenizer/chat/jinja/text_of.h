@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/status.h"
-#include "tokenizer/chat/jinja/strings.h"
+#include "tokenizer/chat/jinja/jinja_strings.h"
 
 namespace cachalot::jinja {
 

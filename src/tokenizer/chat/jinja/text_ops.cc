@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tokenizer/chat/jinja/compare.h"
+#include "tokenizer/chat/jinja/jinja_compare.h"
 #include "tokenizer/chat/jinja/unicode.h"
 
 namespace cachalot::jinja {
@@ -100,14 +100,26 @@ Result<const String*> ChangeCase(Runtime& rt, const String* s, CaseMode mode) {
     uint32_t mapped[3] = {code, 0, 0};
     int n = 1;
     switch (mode) {
-      case CaseMode::kUpper: n = ToUpper(code, mapped); break;
-      case CaseMode::kLower: n = LowerAt(text, pos, code, mapped); break;
-      case CaseMode::kFold: n = ToFold(code, mapped); break;
-      case CaseMode::kCapitalize: n = pos == 0 ? ToTitle(code, mapped) : LowerAt(text, pos, code, mapped); break;
-      case CaseMode::kTitle: n = after_cased ? LowerAt(text, pos, code, mapped) : ToTitle(code, mapped); break;
+      case CaseMode::kUpper:
+        n = ToUpper(code, mapped);
+        break;
+      case CaseMode::kLower:
+        n = LowerAt(text, pos, code, mapped);
+        break;
+      case CaseMode::kFold:
+        n = ToFold(code, mapped);
+        break;
+      case CaseMode::kCapitalize:
+        n = pos == 0 ? ToTitle(code, mapped) : LowerAt(text, pos, code, mapped);
+        break;
+      case CaseMode::kTitle:
+        n = after_cased ? LowerAt(text, pos, code, mapped) : ToTitle(code, mapped);
+        break;
       case CaseMode::kSwap:
-        if (IsUpper(code)) n = LowerAt(text, pos, code, mapped);
-        else if (IsLower(code)) n = ToUpper(code, mapped);
+        if (IsUpper(code))
+          n = LowerAt(text, pos, code, mapped);
+        else if (IsLower(code))
+          n = ToUpper(code, mapped);
         break;
     }
     after_cased = IsCased(code);
@@ -140,7 +152,8 @@ Result<const String*> StripText(Runtime& rt, const String* s, const String* char
   return Substring(rt, s, begin, end);
 }
 
-Result<std::vector<Value>> SplitText(Runtime& rt, const String* s, const String* separator, int64_t max_split) {
+Result<std::vector<Value>> SplitText(Runtime& rt, const String* s, const String* separator,
+                                     int64_t max_split) {
   const std::string_view text = s->view();
   RETURN_IF_ERROR(rt.Bytes(s->size));
   std::vector<Value> out;
@@ -165,7 +178,8 @@ Result<std::vector<Value>> SplitText(Runtime& rt, const String* s, const String*
   return out;
 }
 
-Result<std::vector<Value>> SplitTextRight(Runtime& rt, const String* s, const String* separator, int64_t max_split) {
+Result<std::vector<Value>> SplitTextRight(Runtime& rt, const String* s, const String* separator,
+                                          int64_t max_split) {
   const std::string_view text = s->view();
   RETURN_IF_ERROR(rt.Bytes(s->size));
   std::vector<Value> out;
@@ -212,8 +226,8 @@ Result<std::vector<Value>> SplitLines(Runtime& rt, const String* s, bool keep_en
   return out;
 }
 
-Result<const String*> ReplaceText(Runtime& rt, const String* s, const String* old_text, const String* new_text,
-                                  int64_t count) {
+Result<const String*> ReplaceText(Runtime& rt, const String* s, const String* old_text,
+                                  const String* new_text, int64_t count) {
   const std::string_view text = s->view();
   RETURN_IF_ERROR(rt.Bytes(s->size));
   StrBuilder out(rt);
@@ -245,7 +259,9 @@ Result<const String*> ReplaceText(Runtime& rt, const String* s, const String* ol
 Result<const String*> RepeatText(Runtime& rt, const String* s, Int count) {
   if (count <= 0 || s->size == 0) return Substring(rt, s, 0, 0);
   if (count == 1) return s;
-  if (count > (Int{1} << 31) / s->size) return Exhausted("a string repeated {} times is too long", static_cast<int64_t>(std::min<Int>(count, INT64_MAX)));
+  if (count > (Int{1} << 31) / s->size)
+    return Exhausted("a string repeated {} times is too long",
+                     static_cast<int64_t>(std::min<Int>(count, INT64_MAX)));
   RETURN_IF_ERROR(rt.Room(static_cast<int64_t>(count) * s->size));
   RETURN_IF_ERROR(rt.Work(static_cast<int64_t>(count)));
   StrBuilder out(rt);
@@ -253,7 +269,9 @@ Result<const String*> RepeatText(Runtime& rt, const String* s, Int count) {
   return out.Finish(s->markup);
 }
 
-Result<const String*> ReverseText(Runtime& rt, const String* s) { return PickChars(rt, s, NumChars(s) - 1, -1, NumChars(s)); }
+Result<const String*> ReverseText(Runtime& rt, const String* s) {
+  return PickChars(rt, s, NumChars(s) - 1, -1, NumChars(s));
+}
 
 Result<const String*> PadText(Runtime& rt, const String* s, int64_t left, int64_t right, const String* fill) {
   RETURN_IF_ERROR(rt.Room(std::max(left, int64_t{0}) + std::max(right, int64_t{0})));

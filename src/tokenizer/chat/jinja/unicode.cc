@@ -32,7 +32,8 @@ bool InRuns(const CaseRun* runs, int count, uint32_t code, uint32_t* out) {
 int Map(const CaseRun* runs, int num_runs, const CaseSpecial* specials, int num_specials, uint32_t code,
         uint32_t out[3]) {
   const CaseSpecial* end = specials + num_specials;
-  const CaseSpecial* it = std::partition_point(specials, end, [&](const CaseSpecial& s) { return s.code < code; });
+  const CaseSpecial* it =
+      std::partition_point(specials, end, [&](const CaseSpecial& s) { return s.code < code; });
   if (it != end && it->code == code) {
     int n = 0;
     while (n < 3 && it->to[n] != 0) {
@@ -123,8 +124,8 @@ int64_t CountUtf8(std::string_view text) {
 
 bool IsSpace(uint32_t c) {
   if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 bool IsLineBreak(uint32_t c) {
@@ -135,22 +136,37 @@ bool IsAlpha(uint32_t c) {
   if (c < 0x80) return (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
   return InRanges(kAlpha, kNumAlpha, c);
 }
-bool IsDecimal(uint32_t c) { return InRanges(kDecimal, kNumDecimal, c); }
-bool IsDigit(uint32_t c) { return IsDecimal(c) || InRanges(kDigit, kNumDigit, c); }
-bool IsNumeric(uint32_t c) { return IsDigit(c) || InRanges(kNumeric, kNumNumeric, c); }
+bool IsDecimal(uint32_t c) {
+  return InRanges(kDecimal, kNumDecimal, c);
+}
+bool IsDigit(uint32_t c) {
+  return IsDecimal(c) || InRanges(kDigit, kNumDigit, c);
+}
+bool IsNumeric(uint32_t c) {
+  return IsDigit(c) || InRanges(kNumeric, kNumNumeric, c);
+}
 bool IsPrintable(uint32_t c) {
   if (c < 0x7F) return c >= 0x20;
   return (c < 0xD800 || c > 0xDFFF) && !InRanges(kNotPrintable, kNumNotPrintable, c);
 }
-bool IsLower(uint32_t c) { return InRanges(kLowercase, kNumLowercase, c); }
-bool IsUpper(uint32_t c) { return InRanges(kUppercase, kNumUppercase, c); }
+bool IsLower(uint32_t c) {
+  return InRanges(kLowercase, kNumLowercase, c);
+}
+bool IsUpper(uint32_t c) {
+  return InRanges(kUppercase, kNumUppercase, c);
+}
 bool IsTitle(uint32_t c) {
   // The category Lt: 31 code points.
   return c == 0x1C5 || c == 0x1C8 || c == 0x1CB || c == 0x1F2 || (c >= 0x1F88 && c <= 0x1F8F) ||
-         (c >= 0x1F98 && c <= 0x1F9F) || (c >= 0x1FA8 && c <= 0x1FAF) || c == 0x1FBC || c == 0x1FCC || c == 0x1FFC;
+         (c >= 0x1F98 && c <= 0x1F9F) || (c >= 0x1FA8 && c <= 0x1FAF) || c == 0x1FBC || c == 0x1FCC ||
+         c == 0x1FFC;
 }
-bool IsCased(uint32_t c) { return IsLower(c) || IsUpper(c) || IsTitle(c); }
-bool IsCaseIgnorable(uint32_t c) { return InRanges(kCaseIgnorable, kNumCaseIgnorable, c); }
+bool IsCased(uint32_t c) {
+  return IsLower(c) || IsUpper(c) || IsTitle(c);
+}
+bool IsCaseIgnorable(uint32_t c) {
+  return InRanges(kCaseIgnorable, kNumCaseIgnorable, c);
+}
 
 int DecimalValue(uint32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9' ? static_cast<int>(c - '0') : -1;

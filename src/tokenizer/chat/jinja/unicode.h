@@ -1,5 +1,6 @@
-// Code points and what Python's str methods know about them. UTF-8 here may be damaged: a byte that begins no character is
-// a character of its own (0xDC80 … 0xDCFF, as Python's surrogateescape has it) and is written back as that byte.
+// Code points and what Python's str methods know about them. UTF-8 here may be damaged: a byte that begins no
+// character is a character of its own (0xDC80 … 0xDCFF, as Python's surrogateescape has it) and is written
+// back as that byte.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,9 @@ bool IsUpper(uint32_t code);
 bool IsTitle(uint32_t code);
 bool IsCased(uint32_t code);
 bool IsCaseIgnorable(uint32_t code);
-inline bool IsAlnum(uint32_t code) { return IsAlpha(code) || IsNumeric(code); }
+inline bool IsAlnum(uint32_t code) {
+  return IsAlpha(code) || IsNumeric(code);
+}
 // 0 … 9 for a decimal digit of any script, otherwise -1.
 int DecimalValue(uint32_t code);
 

@@ -89,7 +89,9 @@ class Usage {
         Visit(s.body);
         break;
       }
-      case StmtKind::kMacro: Visit(static_cast<const MacroStmt&>(statement).function); break;
+      case StmtKind::kMacro:
+        Visit(static_cast<const MacroStmt&>(statement).function);
+        break;
       case StmtKind::kCallBlock: {
         const auto& s = static_cast<const CallBlockStmt&>(statement);
         Visit(s.call);
@@ -110,7 +112,8 @@ class Usage {
         break;
       }
       case StmtKind::kBreak:
-      case StmtKind::kContinue: break;
+      case StmtKind::kContinue:
+        break;
     }
   }
 
@@ -134,18 +137,24 @@ bool AssignsName(const Stmt& statement, std::string_view name) {
       const auto& s = static_cast<const ForStmt&>(statement);
       return AssignsName(s.target, name) || AssignsName(s.body, name) || AssignsName(s.otherwise, name);
     }
-    case StmtKind::kSet: return AssignsName(static_cast<const SetStmt&>(statement).target, name);
+    case StmtKind::kSet:
+      return AssignsName(static_cast<const SetStmt&>(statement).target, name);
     case StmtKind::kSetBlock: {
       const auto& s = static_cast<const SetBlockStmt&>(statement);
       return AssignsName(s.target, name) || AssignsName(s.body, name);
     }
-    case StmtKind::kMacro: return AssignsName(static_cast<const MacroStmt&>(statement).function.body, name);
-    case StmtKind::kCallBlock: return AssignsName(static_cast<const CallBlockStmt&>(statement).function.body, name);
-    case StmtKind::kFilterBlock: return AssignsName(static_cast<const FilterBlockStmt&>(statement).body, name);
-    case StmtKind::kWith: return AssignsName(static_cast<const WithStmt&>(statement).body, name);
+    case StmtKind::kMacro:
+      return AssignsName(static_cast<const MacroStmt&>(statement).function.body, name);
+    case StmtKind::kCallBlock:
+      return AssignsName(static_cast<const CallBlockStmt&>(statement).function.body, name);
+    case StmtKind::kFilterBlock:
+      return AssignsName(static_cast<const FilterBlockStmt&>(statement).body, name);
+    case StmtKind::kWith:
+      return AssignsName(static_cast<const WithStmt&>(statement).body, name);
     case StmtKind::kOutput:
     case StmtKind::kBreak:
-    case StmtKind::kContinue: return false;
+    case StmtKind::kContinue:
+      return false;
   }
   return false;
 }

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "tokenizer/chat/jinja/ast.h"
+#include "tokenizer/chat/jinja/jinja_ast.h"
 
 namespace cachalot::jinja {
 
@@ -25,7 +25,8 @@ void ForEachChild(const Expr& expr, Visit visit) {
   };
   switch (expr.kind) {
     case ExprKind::kConst:
-    case ExprKind::kName: break;
+    case ExprKind::kName:
+      break;
     case ExprKind::kTuple:
     case ExprKind::kList:
       for (const ExprPtr& item : static_cast<const ListExpr&>(expr).items) visit(item);
@@ -36,7 +37,9 @@ void ForEachChild(const Expr& expr, Visit visit) {
         visit(value);
       }
       break;
-    case ExprKind::kUnary: some({&static_cast<const UnaryExpr&>(expr).operand}); break;
+    case ExprKind::kUnary:
+      some({&static_cast<const UnaryExpr&>(expr).operand});
+      break;
     case ExprKind::kBinary: {
       const auto& e = static_cast<const BinaryExpr&>(expr);
       some({&e.left, &e.right});
@@ -56,7 +59,9 @@ void ForEachChild(const Expr& expr, Visit visit) {
       some({&e.test, &e.then, &e.otherwise});
       break;
     }
-    case ExprKind::kAttr: some({&static_cast<const AttrExpr&>(expr).object}); break;
+    case ExprKind::kAttr:
+      some({&static_cast<const AttrExpr&>(expr).object});
+      break;
     case ExprKind::kItem: {
       const auto& e = static_cast<const ItemExpr&>(expr);
       some({&e.object, &e.key});
