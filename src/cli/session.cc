@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <system_error>
 
 #include "runtime/runtime.h"
@@ -141,6 +142,7 @@ Result<Answer> Session::Generate(Request request,
   if (answer.stats.generated_tokens == 0) first = end;
   answer.stats.prompt_seconds = Seconds(start, first);
   answer.stats.generate_seconds = Seconds(first, end);
+  answer.stats.moe_activation_ratio = engine_->stats().moe_activation_ratio;
   RETURN_IF_ERROR(status);
   return answer;
 }
@@ -148,10 +150,17 @@ Result<Answer> Session::Generate(Request request,
 std::string StatsText(const GenerationStats& stats) {
   // The first token comes out of the prompt's own step.
   const int64_t decoded = std::max<int64_t>(stats.generated_tokens - 1, 0);
+  std::string experts;
+  if (const auto& ratios = stats.moe_activation_ratio; !ratios.empty()) {
+    const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+    experts = fmt::format("experts   {:.1f} % used per step on average, {:.1f} to {:.1f} % by layer\n",
+                          100 * std::accumulate(ratios.begin(), ratios.end(), 0.0) / static_cast<double>(ratios.size()),
+                          100 * *least, 100 * *most);
+  }
   return fmt::format(
-      "prompt    {} tokens, {:.2f} s, {:.1f} tokens/s\ngenerated {} tokens, {:.2f} s, {:.1f} tokens/s\n",
+      "prompt    {} tokens, {:.2f} s, {:.1f} tokens/s\ngenerated {} tokens, {:.2f} s, {:.1f} tokens/s\n{}",
       stats.prompt_tokens, stats.prompt_seconds, Speed(stats.prompt_tokens, stats.prompt_seconds),
-      stats.generated_tokens, stats.generate_seconds, Speed(decoded, stats.generate_seconds));
+      stats.generated_tokens, stats.generate_seconds, Speed(decoded, stats.generate_seconds), experts);
 }
 
 }  // namespace cachalot

@@ -18,6 +18,8 @@ struct GenerationStats {
   int64_t generated_tokens = 0;
   double prompt_seconds = 0.0;    // until the first token
   double generate_seconds = 0.0;  // from the first token to the last
+  // By MoE layer, averaged over all steps so far (EngineStats); empty for dense models.
+  std::vector<double> moe_activation_ratio;
 };
 
 struct Answer {

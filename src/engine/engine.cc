@@ -70,6 +70,7 @@ class EngineImpl final : public Engine {
   void PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
   void Finish(LiveRequest* request, FinishReason reason, RequestOutput* output);
   void UpdateStats();
+  void CountExperts();
 
   LiveRequest& LiveOf(const Sequence& seq) { return *live_.at(seq.id); }
 
@@ -96,6 +97,7 @@ Status EngineImpl::Step() {
   if (status.ok()) status = executor_->Collect(&result_);
   if (status.ok()) {
     scheduler_->Commit(result_);
+    CountExperts();
     Publish();
   } else {
     scheduler_->Abandon();
@@ -219,6 +221,20 @@ void EngineImpl::Finish(LiveRequest* request, FinishReason reason, RequestOutput
   scheduler_->Remove(&request->seq);
   request->on_output(*output);
   live_.erase(id);
+}
+
+void EngineImpl::CountExperts() {
+  const auto num_experts = static_cast<size_t>(executor_->info().num_experts);
+  if (num_experts == 0) return;
+  const size_t num_layers = result_.expert_counts.size() / num_experts;
+  stats_.moe_activation_ratio.resize(num_layers);
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    const auto begin = result_.expert_counts.begin() + static_cast<int64_t>(layer * num_experts);
+    const auto idle = std::count(begin, begin + static_cast<int64_t>(num_experts), 0);
+    const double ratio = 1.0 - static_cast<double>(idle) / static_cast<double>(num_experts);
+    double& mean = stats_.moe_activation_ratio[layer];
+    mean += (ratio - mean) / static_cast<double>(stats_.steps);
+  }
 }
 
 void EngineImpl::UpdateStats() {

@@ -71,6 +71,8 @@ struct EngineStats {
   int32_t waiting = 0;
   int64_t preemptions = 0;
   std::vector<int32_t> kv_blocks_used;   // by group
+  // By MoE layer: the share of experts that got a token, averaged over the steps (the \"activation rate\").
+  std::vector<double> moe_activation_ratio;
 };
 
 class Engine {

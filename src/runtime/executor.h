@@ -15,6 +15,7 @@ struct ExecutorInfo {
   int32_t max_step_tokens = 0;     // tokens in one step, over all rows
   int32_t max_context = 0;         // tokens of one sequence
   int32_t vocab_size = 0;
+  int32_t num_experts = 0;         // routed experts of a MoE layer; 0: a dense model
   int32_t max_logit_rows = 0;      // positions of one step that may ask for all logits or MTP logits
   std::vector<KvGroupInfo> kv_groups;
 };

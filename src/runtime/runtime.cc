@@ -68,6 +68,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
                     .max_step_tokens = options.max_step_tokens,
                     .max_context = options.max_context,
                     .vocab_size = spec.vocab_size,
+                    .num_experts = spec.moe.num_experts,
                     .max_logit_rows = options.max_logit_rows,
                     .kv_groups = runtime->kv_.infos()};
   runtime->model_ = std::move(model);

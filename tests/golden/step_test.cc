@@ -90,6 +90,13 @@ TEST(Step, ReadsOnlyTheChosenExperts) {
   const int64_t table = DTypeBytes(DType::kQ8_0, int64_t{spec.vocab_size} * spec.hidden_size);
   const int64_t all = opened.bundle.memory.weight_bytes - vectors - kv_b - table;
   EXPECT_EQ(DecodeStepBytes(&opened, 1), all - (moe.num_experts - moe.top_k) * expert);
+  // One prompt of 5 tokens reaches between top_k and 5 * top_k experts, the decode steps after it top_k each.
+  const auto& ratios = opened.engine->stats().moe_activation_ratio;
+  ASSERT_EQ(ratios.size(), 1u);
+  const auto steps = static_cast<double>(opened.engine->stats().steps);
+  const double share = static_cast<double>(moe.top_k) / moe.num_experts;
+  EXPECT_GE(ratios[0], share - 1e-9);
+  EXPECT_LE(ratios[0], share * (1 + 4 / steps) + 1e-9);
 }
 
 TEST(Step, AllocatesNothingInSteadyState) {
