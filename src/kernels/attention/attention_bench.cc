@@ -1,20 +1,11 @@
-// Attention against the machine's roofs. Columns: best time of a call, GFLOP/s and GB/s at
-// that time, and both as per cent of what this machine reached in the same run (F32
-// multiply-adds from registers; reads from memory).
+// Attention, decode and prefill, over the shapes of real models. The flops are those of the visible pairs.
 //   cachalot_kernels_bench --benchmark_filter=Attention
-// A cache that is smaller than L3 is read from there: its GB/s may exceed the roof.
-#include <benchmark/benchmark.h>
-
-#include <chrono>
-
 #include "kernels/attention/attention.h"
+#include "kernels/common/bench.h"
 #include "kernels/common/kv_testing.h"
-#include "kernels/common/roofs.h"
 
 namespace cachalot {
 namespace {
-
-constexpr int kThreads = 2;
 
 struct Model {
   const char* name;
@@ -38,7 +29,6 @@ constexpr Load kLoads[] = {
 };
 
 void Run(benchmark::State& state, const Model& model, const Load& load, DType dtype) {
-  static const double fma_roof = FmaRoofGflops(kThreads), read_roof = ReadRoofGbps(kThreads);
   const KvShape shape{.dtype = dtype,
                       .num_kv_heads = model.num_kv_heads,
                       .k_dim = model.k_dim,
@@ -57,7 +47,7 @@ void Run(benchmark::State& state, const Model& model, const Load& load, DType dt
   TestRng rng(1);
   const std::vector<float> q = rng.NormalVector(rows * q_token);
   std::vector<float> out(rows * out_token);
-  TestContext ctx(BestIsa(), kThreads);
+  TestContext ctx(BestIsa(), kBenchThreads);
   const AttentionParams params{.spans = spans,
                                .q = q.data(),
                                .q_token_stride = q_token,
@@ -73,17 +63,7 @@ void Run(benchmark::State& state, const Model& model, const Load& load, DType dt
   const double pairs =
       load.num_seqs * (load.q_len * (load.kv_len - load.q_len) + load.q_len * (load.q_len + 1) / 2.0);
   const double flops = pairs * model.num_q_heads * 2 * (model.k_dim + model.v_dim);
-  double best = 1e9;
-  for (auto _ : state) {
-    const auto begin = std::chrono::steady_clock::now();
-    Attention(ctx, params);
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-  }
-  state.counters["best_us"] = best * 1e6;
-  state.counters["GFLOPs"] = flops / best * 1e-9;
-  state.counters["%fma"] = fma_roof > 0 ? 100 * flops / best * 1e-9 / fma_roof : 0;
-  state.counters["GB/s"] = bytes / best * 1e-9;
-  state.counters["%read"] = 100 * bytes / best * 1e-9 / read_roof;
+  BenchAgainstRoofs(state, flops, bytes, [&] { Attention(ctx, params); });
 }
 
 const bool kRegistered = [] {
@@ -91,11 +71,7 @@ const bool kRegistered = [] {
     for (const Load& load : kLoads) {
       for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
         const std::string name = fmt::format("Attention/{}/{}/{}", model.name, load.name, DTypeName(dtype));
-        benchmark::RegisterBenchmark(name.c_str(),
-                                     [=](benchmark::State& state) { Run(state, model, load, dtype); })
-            ->Unit(benchmark::kMicrosecond)
-            ->UseRealTime()
-            ->MinTime(0.3);
+        Register(name, [=](benchmark::State& state) { Run(state, model, load, dtype); });
       }
     }
   }

@@ -1,5 +1,7 @@
 #include "kernels/common/testing.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -140,6 +142,17 @@ std::vector<int32_t> TestRng::Permutation(int32_t count) {
   std::iota(order.begin(), order.end(), 0);
   for (int32_t i = count - 1; i > 0; --i) std::swap(order[i], order[Int(0, i)]);
   return order;
+}
+
+SparseFloats::SparseFloats(int64_t count) : size_bytes_(count * int64_t{sizeof(float)}) {
+  void* memory =
+      mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(memory != MAP_FAILED) << "no address space for " << size_bytes_ << " bytes";
+  data_ = static_cast<float*>(memory);
+}
+
+SparseFloats::~SparseFloats() {
+  munmap(data_, size_bytes_);
 }
 
 TestContext::TestContext(Isa isa, int num_threads, int64_t workspace_bytes) : pool_(num_threads) {

@@ -105,6 +105,20 @@ class GuardedBuffer {
   std::unique_ptr<T[]> values_;
 };
 
+// Address space for values that lie very far apart: only the pages that are touched take memory.
+class SparseFloats {
+ public:
+  explicit SparseFloats(int64_t count);
+  ~SparseFloats();
+  SparseFloats(const SparseFloats&) = delete;
+  SparseFloats& operator=(const SparseFloats&) = delete;
+  float* data() { return data_; }
+
+ private:
+  int64_t size_bytes_;
+  float* data_;
+};
+
 // An ExecContext with a pool, a workspace and counters of its own.
 class TestContext {
  public:

@@ -95,6 +95,25 @@ TEST(RmsNorm, ARowAloneHasTheSameBits) {
   }
 }
 
+TEST(RmsNorm, StridesBeyond32Bits) {
+  constexpr int64_t kStride = (int64_t{1} << 31) + 64;
+  SparseFloats x(2 * kStride), y(2 * kStride);
+  const std::vector<float> weight(16, 1.0f);
+  for (int i = 0; i < 16; ++i) x.data()[kStride + i] = 2;
+  for (Isa isa : TestableIsas()) {
+    TestContext ctx(isa, 2);
+    RmsNorm(ctx, {.x = x.data(),
+                  .token_stride_x = kStride,
+                  .num_tokens = 2,
+                  .dim = 16,
+                  .weight = weight.data(),
+                  .eps = 0,
+                  .y = y.data(),
+                  .token_stride_y = kStride});
+    EXPECT_EQ(y.data()[kStride + 15], 1.0f);
+  }
+}
+
 TEST(RmsNorm, EmptyBatchTouchesNothing) {
   TestContext ctx(BestIsa());
   RmsNorm(ctx, {.num_tokens = 0, .dim = 8});

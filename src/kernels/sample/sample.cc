@@ -5,7 +5,10 @@
 #include "kernels/sample/sample.h"
 
 #include <cmath>
+#include <numbers>
 
+#include "kernels/sample/draw.h"
+#include "kernels/sample/nucleus.h"
 #include "kernels/sample/sample_primitives.h"
 #include "kernels/sample/select_top.h"
 
@@ -66,10 +69,9 @@ void ApplyBiasAndPenalties(const SampleRowParams& params) {
   }
 }
 
-// How many of the sorted list's first tokens top-p keeps: the fewest whose weights reach top_p of `total`, 0
-// when even all of them do not.
-int32_t TopPCount(const TokenLogit* list, const float* weights, int32_t count, double top_p, double total) {
-  const double target = top_p * total;
+// How many of the sorted list's first tokens top-p keeps: the fewest whose weights reach the target; 0 when
+// all of them do not.
+int32_t TopPCount(const float* weights, int32_t count, double target) {
   double sum = 0;
   for (int32_t i = 0; i < count; ++i) {
     sum += weights[i];
@@ -78,7 +80,7 @@ int32_t TopPCount(const TokenLogit* list, const float* weights, int32_t count, d
   return 0;
 }
 
-// Sampling at one temperature. `largest` is that of the row and finite or +infinity.
+// Sampling at one temperature from a row whose largest logit is above -infinity. Its weight is 1.
 struct Sampler {
   const SamplePrimitives& primitives;
   const float* logits;
@@ -89,75 +91,73 @@ struct Sampler {
   double uniform;
   Workspace* workspace;
 
-  // The token in whose part of [0, total) the draw falls; weights below min_p do not count. The last token
-  // with a weight takes what rounding leaves over.
-  template <typename IdOf>
-  int32_t Draw(const float* weights, int32_t count, IdOf id_of) const {
-    const float least = std::min(sampling.min_p, 1.0f);  // the best token's weight is 1: it always stays
-    double total = 0;
-    for (int32_t i = 0; i < count; ++i) total += weights[i] >= least ? weights[i] : 0.0f;
-    const double target = uniform * total;
-    double sum = 0;
-    int32_t last = 0;
-    for (int32_t i = 0; i < count; ++i) {
-      if (!(weights[i] >= least) || weights[i] == 0.0f) continue;
-      sum += weights[i];
-      last = i;
-      if (sum > target) break;
-    }
-    return id_of(last);
+  int32_t Run() const {
+    if (sampling.top_k > 0 && sampling.top_k < vocab) return DrawFromTopK();
+    return sampling.top_p < 1.0f ? DrawFromTopP() : DrawFromAll();
   }
 
-  int32_t DrawFromAll() const {
+  // min-p is relative to the best token's weight, which is 1: that token always stays.
+  int32_t Draw(const float* weights, int32_t count) const {
+    double* block_sums = workspace->Take<double>(DrawScratchDoubles(count));
+    return DrawIndex(weights, count, std::min(sampling.min_p, 1.0f), uniform, block_sums);
+  }
+
+  float* WeightsOfAll() const {
     float* weights = workspace->Take<float>(vocab);
     primitives.weights(logits, vocab, largest, inverse_temperature, weights);
-    return Draw(weights, vocab, [](int32_t i) { return i; });
+    return weights;
+  }
+
+  int32_t DrawFromAll() const { return Draw(WeightsOfAll(), vocab); }
+
+  float* WeightsOfList(const TokenLogit* list, int32_t count) const {
+    float* weights = workspace->Take<float>(count);
+    for (int32_t i = 0; i < count; ++i) weights[i] = list[i].logit;
+    primitives.weights(weights, count, largest, inverse_temperature, weights);
+    return weights;
   }
 
   int32_t DrawFromList(TokenLogit* list, int32_t count) const {
     std::sort(list, list + count,
               [](const TokenLogit& a, const TokenLogit& b) { return a.token_id < b.token_id; });
-    float* weights = WeightsOf(list, count);
-    return Draw(weights, count, [&](int32_t i) { return list[i].token_id; });
+    return list[Draw(WeightsOfList(list, count), count)].token_id;
   }
 
-  float* WeightsOf(const TokenLogit* list, int32_t count) const {
-    float* weights = workspace->Take<float>(count);
-    float* values = workspace->Take<float>(count);
-    for (int32_t i = 0; i < count; ++i) values[i] = list[i].logit;
-    primitives.weights(values, count, largest, inverse_temperature, weights);
-    return weights;
+  int32_t DrawFromTopK() const {
+    TokenLogit* list = workspace->Take<TokenLogit>(SelectTopEntries(vocab, sampling.top_k));
+    int32_t count = SelectTop(primitives, logits, vocab, sampling.top_k, list);
+    if (sampling.top_p < 1.0f) {  // a part of what top-k left
+      const WorkspaceScope scope(workspace);
+      const float* weights = WeightsOfList(list, count);
+      double total = 0;
+      for (int32_t i = 0; i < count; ++i) total += weights[i];
+      const int32_t kept = TopPCount(weights, count, sampling.top_p * total);
+      if (kept > 0) count = kept;
+    }
+    return DrawFromList(list, count);
   }
 
-  int32_t Run() const {
-    const bool use_top_k = sampling.top_k > 0 && sampling.top_k < vocab, use_top_p = sampling.top_p < 1.0f;
-    if (!use_top_k && !use_top_p) return DrawFromAll();
+  // Most distributions are steep: the first few tokens are tried before the row is looked at as a whole.
+  int32_t DrawFromTopP() const {
+    constexpr int32_t kFew = 256;
+    const double target =
+        sampling.top_p * primitives.sum_weights(logits, vocab, largest, inverse_temperature);
     TokenLogit* list = workspace->Take<TokenLogit>(vocab);
-    if (use_top_k) {
-      int32_t count = SelectTop(primitives, logits, vocab, sampling.top_k, list);
-      if (use_top_p) count = CutByTopP(list, count, 0);
-      return DrawFromList(list, count);
+    if (kFew < vocab) {
+      const WorkspaceScope scope(workspace);
+      const int32_t held = SelectTop(primitives, logits, vocab, kFew, list);
+      const int32_t kept = TopPCount(WeightsOfList(list, held), held, target);
+      if (kept > 0) return DrawFromList(list, kept);
     }
-    // Nobody knows how many tokens make up top_p of the whole: try with few first, as most distributions are
-    // steep.
-    const double total = primitives.sum_weights(logits, vocab, largest, inverse_temperature);
-    for (int64_t k = 256;; k *= 8) {
-      const int32_t wanted = static_cast<int32_t>(std::min<int64_t>(k, vocab));
-      const int32_t held = SelectTop(primitives, logits, vocab, wanted, list);
-      const int32_t count = CutByTopP(list, held, total);
-      if (count > 0) return DrawFromList(list, count);
-      if (held < wanted || wanted == vocab) return DrawFromList(list, held);
+    float* weights = WeightsOfAll();
+    double* bin_mass = workspace->Take<double>(kNucleusBins);
+    const auto rate =
+        static_cast<float>(std::min(inverse_temperature * std::numbers::log2e, double{kLargestRate}));
+    const TokenLogit cut = NucleusCut(logits, weights, vocab, largest, rate, target, bin_mass, list);
+    for (int32_t i = 0; i < vocab; ++i) {
+      if (Better(cut, {logits[i], i})) weights[i] = 0;
     }
-  }
-
-  // total 0: that of the list (top-p after top-k is a part of what top-k left).
-  int32_t CutByTopP(const TokenLogit* list, int32_t count, double total) const {
-    const WorkspaceScope scope(workspace);
-    const float* weights = WeightsOf(list, count);
-    const bool of_list = total == 0;
-    for (int32_t i = 0; of_list && i < count; ++i) total += weights[i];
-    const int32_t kept = TopPCount(list, weights, count, sampling.top_p, total);
-    return kept == 0 && of_list ? count : kept;
+    return Draw(weights, vocab);
   }
 };
 
@@ -220,9 +220,11 @@ SampleRowResult SampleRow(const ExecContext& ctx, const SampleRowParams& params,
 }
 
 int64_t SampleWorkspaceBytes(int32_t vocab) {
-  // The copy of the logits, the list, and the weights and values of the list, or the weights of all.
+  // The copy of the logits, a list of tokens, the weights of the list or of all, bins and block sums.
   const int64_t row = Workspace::Padded(vocab * int64_t{sizeof(float)});
-  return 3 * row + Workspace::Padded(vocab * int64_t{sizeof(TokenLogit)});
+  const int64_t list = Workspace::Padded(vocab * int64_t{sizeof(TokenLogit)});
+  const int64_t sums = Workspace::Padded(DrawScratchDoubles(vocab) * int64_t{sizeof(double)});
+  return 2 * row + list + sums + Workspace::Padded(kNucleusBins * int64_t{sizeof(double)});
 }
 
 float LogprobOf(std::span<const float> logits, int32_t token_id) {

@@ -10,6 +10,8 @@
 namespace cachalot {
 
 inline constexpr float kLowestLogit = -std::numeric_limits<float>::infinity();
+// Factors on logits are bounded by this, so that no product with 0 is a NaN.
+inline constexpr float kLargestRate = std::numeric_limits<float>::max();
 
 struct TokenLogit {
   float logit;
@@ -26,7 +28,7 @@ struct SamplePrimitives {
   TokenLogit (*find_largest)(const float* logits, int32_t count);
   // Sum of the weights.
   double (*sum_weights)(const float* logits, int32_t count, float largest, float inverse_temperature);
-  // out [count] = the weights.
+  // out [count] = the weights; may be the logits themselves.
   void (*weights)(const float* logits, int32_t count, float largest, float inverse_temperature, float* out);
   // The first index >= begin with logits[index] > threshold; count when there is none.
   int32_t (*find_above)(const float* logits, int32_t begin, int32_t count, float threshold);

@@ -61,9 +61,8 @@ TokenLogit FindLargest(const float* logits, int32_t count) {
 }
 
 __m256 Rate(float inverse_temperature) {
-  const double rate =
-      std::min(inverse_temperature * std::numbers::log2e, double{std::numeric_limits<float>::max()});
-  return _mm256_set1_ps(static_cast<float>(rate));
+  return _mm256_set1_ps(
+      static_cast<float>(std::min(inverse_temperature * std::numbers::log2e, double{kLargestRate})));
 }
 
 // rate: log2(e) / temperature.

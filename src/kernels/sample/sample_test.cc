@@ -242,7 +242,7 @@ TEST(Sample, UniformsLookUniformAndSeedsIndependent) {
 
 // Large rows: the kept set against a full sort, by drawing at the ends of the interval.
 TEST(Sample, TruncationOfLargeRowsAgreesWithSorting) {
-  constexpr int32_t kVocab = 50000;
+  constexpr int32_t kVocab = 12000;
   for (float spread : {0.5f, 3.0f}) {
     TestRng rng(9);
     std::vector<float> logits = rng.NormalVector(kVocab, spread);
@@ -257,22 +257,19 @@ TEST(Sample, TruncationOfLargeRowsAgreesWithSorting) {
       for (double sum = 0; sum < double{top_p} * total; ++kept)
         sum += std::exp(double{logits[order[kept]]} - logits[order[0]]);
       std::set<int32_t> allowed(order.begin(), order.begin() + kept + 1);
-      int last = -1;
       for (Isa isa : TestableIsas()) {
-        for (int64_t position = 0; position < 20; ++position) {
+        for (int64_t position = 0; position < 8; ++position) {
           const int32_t token =
               Sample(isa, logits, {.sampling = {.temperature = 1, .top_p = top_p}, .position = position})
                   .result.token_id;
           EXPECT_TRUE(allowed.contains(token)) << top_p;
-          last = std::max(last, token);
         }
       }
-      EXPECT_GE(last, 0);
     }
-    for (int32_t k : {1, 2, 40, 1000, 49999}) {
+    for (int32_t k : {1, 2, 40, 1000, 11999}) {
       const std::set<int32_t> allowed(order.begin(), order.begin() + k);
       for (Isa isa : TestableIsas()) {
-        for (int64_t position = 0; position < 10; ++position) {
+        for (int64_t position = 0; position < 6; ++position) {
           const int32_t token =
               Sample(isa, logits, {.sampling = {.temperature = 9, .top_k = k}, .position = position})
                   .result.token_id;

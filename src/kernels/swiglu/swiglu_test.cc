@@ -77,6 +77,23 @@ TEST(SwiGlu, EveryVariantAgainstTheReference) {
   }
 }
 
+TEST(SwiGlu, StridesBeyond32Bits) {
+  constexpr int64_t kStride = (int64_t{1} << 31) + 64;
+  SparseFloats x(2 * kStride), y(2 * kStride);
+  for (int i = 0; i < 32; ++i) x.data()[kStride + i] = i < 16 ? 100 : 3;
+  for (Isa isa : TestableIsas()) {
+    TestContext ctx(isa, 2);
+    SwiGlu(ctx, {.gate = x.data(),
+                 .up = x.data() + 16,
+                 .x_stride = kStride,
+                 .m = 2,
+                 .dim = 16,
+                 .y = y.data(),
+                 .y_stride = kStride});
+    EXPECT_EQ(y.data()[kStride + 15], 300.0f);
+  }
+}
+
 TEST(SwiGlu, AValueDoesNotDependOnItsLane) {
   for (Isa isa : TestableIsas()) {
     TestRng rng(3);

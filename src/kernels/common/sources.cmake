@@ -1,0 +1,1 @@
+list(APPEND KERNEL_TESTS common/exp_avx2_test.cc)
