@@ -1,0 +1,394 @@
+// Attention on the GPU: every kernel against the CPU's over ragged batches; the deterministic mode's promise; graphs.
+#include <cmath>
+#include <thread>
+
+#include "gpu_testing.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_cuda.h"
+
+namespace cachalot {
+namespace {
+
+class GpuAttention : public GpuTest {};
+
+const CudaBackend& Backend() { return *Gpu::Get().backend; }
+
+struct Shape {
+  KvShape kv;
+  int32_t num_q_heads = 1;
+  int32_t window = 0;
+};
+
+struct Part {
+  int32_t q_len, kv_len;
+  int64_t content_id;  // which sequence this is: queries, keys and values are functions of this and the position
+};
+
+struct Mode {
+  CudaMath math = CudaMath::kFast;
+  bool deterministic = false;
+};
+
+std::string Name(const Shape& s) {
+  return fmt::format("{} heads {}/{} k {} v {} block {} window {}", DTypeName(s.kv.dtype), s.num_q_heads,
+                     s.kv.num_kv_heads, s.kv.k_dim, s.kv.v_dim, s.kv.block_tokens, s.window);
+}
+
+std::vector<float> QueryOf(const Shape& s, int64_t content_id, int64_t position) {
+  TestRng rng(static_cast<uint64_t>(content_id * 7919 + position * 104729 + 17));
+  return rng.NormalVector(int64_t{s.num_q_heads} * s.kv.k_dim);
+}
+
+// A step's data, on the host; two unused rows between the parts.
+struct Step {
+  Shape shape;
+  std::vector<Part> parts;
+  std::vector<SeqSpan> spans;
+  std::vector<float> q;
+  int32_t num_rows = 0;
+  int64_t q_head, q_token, out_head, out_token;
+  TestKv cache;
+
+  static std::vector<int32_t> Lengths(const std::vector<Part>& parts) {
+    std::vector<int32_t> lengths;
+    for (const Part& part : parts) lengths.push_back(part.kv_len);
+    return lengths;
+  }
+
+  Step(const Shape& s, const std::vector<Part>& the_parts, uint64_t table_seed = 1)
+      : shape(s), parts(the_parts), cache(s.kv, Lengths(the_parts), table_seed) {
+    std::vector<int64_t> ids;
+    for (const Part& part : parts) {
+      const auto slot = static_cast<int32_t>(spans.size());
+      spans.push_back({slot, num_rows, part.q_len, part.kv_len});
+      num_rows += part.q_len + 2;
+      ids.push_back(part.content_id);
+    }
+    cache.FillNormal(Lengths(parts), ids);
+    q_head = s.kv.k_dim + 3;
+    q_token = s.num_q_heads * q_head + 1;
+    out_head = s.kv.v_dim + 5;
+    out_token = s.num_q_heads * out_head + 7;
+    q.assign(num_rows * q_token, std::bit_cast<float>(0xffffffffu));
+    for (size_t p = 0; p < parts.size(); ++p) {
+      for (int32_t i = 0; i < parts[p].q_len; ++i) {
+        const auto query = QueryOf(s, parts[p].content_id, parts[p].kv_len - parts[p].q_len + i);
+        for (int32_t h = 0; h < s.num_q_heads; ++h) {
+          std::copy_n(query.begin() + int64_t{h} * s.kv.k_dim, s.kv.k_dim,
+                      q.begin() + (spans[p].q_begin + i) * q_token + h * q_head);
+        }
+      }
+    }
+  }
+
+  AttentionParams Params() const {
+    AttentionParams params;
+    params.q_token_stride = q_token;
+    params.q_head_stride = q_head;
+    params.num_q_heads = shape.num_q_heads;
+    params.scale = 1 / std::sqrt(static_cast<float>(shape.kv.k_dim));
+    params.window = shape.window;
+    params.out_token_stride = out_token;
+    params.out_head_stride = out_head;
+    return params;
+  }
+
+  // The outputs of the spans' rows, [rows, heads, v_dim]; checks that nothing else was written.
+  std::vector<float> Collect(const std::vector<float>& out, std::span<const SeqSpan> of) const {
+    std::vector<float> result;
+    std::vector<bool> written(out.size());
+    for (const SeqSpan& span : of) {
+      for (int32_t i = 0; i < span.q_len; ++i) {
+        for (int32_t h = 0; h < shape.num_q_heads; ++h) {
+          const int64_t at = (span.q_begin + i) * out_token + h * out_head;
+          result.insert(result.end(), out.begin() + at, out.begin() + at + shape.kv.v_dim);
+          std::fill_n(written.begin() + at, shape.kv.v_dim, true);
+        }
+      }
+    }
+    for (size_t i = 0; i < out.size(); ++i) {
+      if (!written[i] && !IsPoison(out[i])) {
+        ADD_FAILURE() << "wrote outside its rows at " << i << ": row " << i / out_token;
+        break;
+      }
+    }
+    return result;
+  }
+};
+
+std::vector<float> RunCpu(const Step& step) {
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  std::vector<float> out(step.num_rows * step.out_token, std::bit_cast<float>(0xffffffffu));
+  const Shape& s = step.shape;
+  TestContext ctx(BestIsa(), threads,
+                  AttentionWorkspaceBytes(threads, s.num_q_heads, s.kv.num_kv_heads, s.kv.k_dim, s.kv.v_dim));
+  AttentionParams params = step.Params();
+  params.spans = step.spans;
+  params.q = step.q.data();
+  params.kv = step.cache.view();
+  params.out = out.data();
+  Attention(ctx, params);
+  return step.Collect(out, step.spans);
+}
+
+// A step on the GPU: plan and attention, launched directly or from a graph.
+class GpuStep {
+ public:
+  GpuStep(const Step& step, Mode mode)
+      : step_(step),
+        exec_(Gpu::Get().Exec(mode.math, mode.deterministic)),
+        batch_(step.spans, step.num_rows),
+        kv_(step.cache, static_cast<int64_t>(step.parts.size())),
+        q_(step.q),
+        out_(step.num_rows * step.out_token) {
+    plan_.shape = {step.shape.num_q_heads, step.shape.kv.num_kv_heads, step.shape.kv.k_dim, step.shape.kv.v_dim,
+                   step.shape.window};
+    memory_ = std::make_unique<GpuArray<std::byte>>(
+        Backend().attention_plan_bytes(plan_.shape, batch_.get(), exec_.num_sms));
+    plan_.memory = memory_->data();
+    plan_.memory_bytes = memory_->size();
+  }
+
+  void Enqueue() {
+    batch_.Fill();
+    AttentionParams params = step_.Params();
+    params.q = q_.data();
+    params.kv = kv_.view();
+    params.out = out_.data();
+    GPU_EXPECT_OK(Backend().attention_plan(exec_, batch_.get(), plan_));
+    GPU_EXPECT_OK(Backend().attention(exec_, batch_.get(), plan_, params));
+  }
+
+  std::vector<float> Collect(std::span<const SeqSpan> spans) {
+    std::vector<float> result = step_.Collect(out_.Read(), spans);
+    EXPECT_TRUE(out_.Intact() && q_.Intact() && kv_.Intact() && memory_->Intact() && batch_.Intact());
+    return result;
+  }
+
+  GpuBatch& batch() { return batch_; }
+  void Poison() {
+    out_.Poison();
+    memory_->Poison();
+  }
+
+ private:
+  const Step& step_;
+  CudaExec exec_;
+  GpuBatch batch_;
+  GpuKv kv_;
+  GpuArray<float> q_, out_;
+  std::unique_ptr<GpuArray<std::byte>> memory_;
+  CudaAttentionPlan plan_;
+};
+
+std::vector<float> RunGpu(const Step& step, Mode mode) {
+  GpuStep gpu(step, mode);
+  gpu.Enqueue();
+  return gpu.Collect(step.spans);
+}
+
+// Queries and weights are rounded to the cache's 16-bit type before they meet the tensor cores.
+Tolerance ToleranceOf(const Shape& s, Mode mode) {
+  if (mode.math == CudaMath::kF32 || s.kv.dtype == DType::kF32) return {1e-6, 5e-5, 5e-5, 1 - 1e-8};
+  return s.kv.dtype == DType::kBF16 ? Tolerance{1e-6, 0, 2e-2, 1 - 5e-5} : Tolerance{1e-6, 0, 3e-3, 1 - 1e-6};
+}
+
+std::vector<Shape> Shapes() {
+  std::vector<Shape> shapes;
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    shapes.push_back({{dtype, 3, 64, 64, 16}, 9});                 // SmolLM2
+    shapes.push_back({{dtype, 1, 128, 128, 32, false, 8}, 7});     // Qwen2.5-7B's group
+    shapes.push_back({{dtype, 2, 128, 128, 64}, 8, 200});          // window
+    shapes.push_back({{dtype, 8, 128, 128, 48}, 32});              // Llama-8B; blocks of no power of two
+    shapes.push_back({{dtype, 2, 256, 256, 16}, 8});
+    shapes.push_back({{dtype, 1, 64, 64, 128}, 40, 1});            // more heads than a tile has rows; window 1
+    shapes.push_back({{dtype, 2, 192, 128, 16}, 4});               // MLA, expanded
+    shapes.push_back({{dtype, 1, 576, 512, 64, true}, 16});        // MLA, absorbed: V2-Lite
+    shapes.push_back({{dtype, 1, 576, 512, 16, true}, 20, 150});   // heads that share a tile unevenly
+  }
+  shapes.push_back({{DType::kBF16, 1, 576, 512, 64, true}, 128});  // V3
+  for (DType dtype : {DType::kF32, DType::kBF16}) {                // the generic kernel
+    shapes.push_back({{dtype, 2, 16, 16, 8}, 2});
+    shapes.push_back({{dtype, 1, 40, 24, 64}, 5, 37});
+    shapes.push_back({{dtype, 1, 80, 64, 16}, 4});
+    shapes.push_back({{dtype, 1, 80, 80, 128}, 8});
+    shapes.push_back({{dtype, 1, 13, 9, 24}, 3, 5});
+  }
+  shapes.push_back({{DType::kF32, 1, 576, 512, 64, true}, 16});
+  shapes.push_back({{DType::kF16, 2, 128, 128, 24}, 8});           // blocks that no fast kernel takes
+  return shapes;
+}
+
+const std::vector<std::vector<Part>>& Batches() {
+  static const std::vector<std::vector<Part>> batches = {
+      {{1, 1, 1}},
+      {{1, 65, 1}, {0, 30, 2}, {1, 300, 3}, {1, 64, 4}, {1, 2, 5}, {1, 700, 6}},
+      {{5, 5, 1}, {1, 257, 2}, {33, 100, 3}, {0, 0, 4}, {2, 130, 5}},
+      {{1, 1500, 1}},
+      {{70, 330, 1}, {1, 50, 2}},
+  };
+  return batches;
+}
+
+class GpuAttentionShapes : public GpuTest, public testing::WithParamInterface<size_t> {};
+
+TEST_P(GpuAttentionShapes, AgainstTheReference) {
+  const Shape s = Shapes()[GetParam()];
+  for (size_t b = 0; b < Batches().size(); ++b) {
+    if (s.num_q_heads == 128 && b >= 4) continue;  // the reference takes too long
+    const Step step(s, Batches()[b]);
+    const std::vector<float> want = RunCpu(step);
+    for (const Mode mode : {Mode{CudaMath::kF32, false}, Mode{CudaMath::kFast, false}, Mode{CudaMath::kFast, true}}) {
+      SCOPED_TRACE(fmt::format("{} batch {}{}{}", Name(s), b, mode.math == CudaMath::kF32 ? " F32" : " fast",
+                               mode.deterministic ? " deterministic" : ""));
+      const std::vector<float> got = RunGpu(step, mode);
+      const Comparison c = Compare(got, want, ToleranceOf(s, mode));
+      EXPECT_TRUE(c.ok) << c.message << " (row of heads is " << s.num_q_heads * s.kv.v_dim << " wide)";
+      EXPECT_EQ(FirstBitDifference(RunGpu(step, mode), got), "") << "second run";
+      const Step moved(s, Batches()[b], 99);  // other blocks
+      EXPECT_EQ(FirstBitDifference(RunGpu(moved, mode), got), "") << "other blocks";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuAttentionShapes, testing::Range<size_t>(0, Shapes().size()),
+                         [](const auto& test) {
+                           const Shape s = Shapes()[test.param];
+                           return fmt::format("{}_{}_{}h{}_w{}_{}", DTypeName(s.kv.dtype), s.kv.k_dim, s.kv.v_dim,
+                                              s.num_q_heads, s.window, test.param);
+                         });
+
+// Many splits, many sequences: what the schedule does under load.
+TEST_F(GpuAttention, LongAndMany) {
+  std::vector<Part> many;
+  TestRng rng(5);
+  for (int64_t i = 0; i < 90; ++i) many.push_back({1, static_cast<int32_t>(rng.Int(1, 900)), i});
+  many.push_back({1, 6000, 100});
+  many.push_back({4, 2500, 101});
+  const std::vector<std::vector<Part>> batches = {{{1, 9000, 1}}, {{3, 5000, 1}, {1, 17, 2}}, many};
+  for (const Shape& s : {Shape{{DType::kBF16, 2, 128, 128, 64}, 8}, Shape{{DType::kF16, 1, 64, 64, 16}, 4, 3000},
+                         Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16}}) {
+    for (size_t b = 0; b < batches.size(); ++b) {
+      const Step step(s, batches[b]);
+      const std::vector<float> want = RunCpu(step);
+      for (bool deterministic : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} batch {}{}", Name(s), b, deterministic ? " deterministic" : ""));
+        const Mode mode{CudaMath::kFast, deterministic};
+        const std::vector<float> got = RunGpu(step, mode);
+        const Comparison c = Compare(got, want, ToleranceOf(s, mode));
+        EXPECT_TRUE(c.ok) << c.message;
+        EXPECT_EQ(FirstBitDifference(RunGpu(step, mode), got), "");
+      }
+    }
+  }
+}
+
+// Deterministic: alone or in a batch, whole or in chunks, token by token: the same bits.
+TEST_F(GpuAttention, DeterministicBitsDependOnTheRowAlone) {
+  for (const Shape& s :
+       {Shape{{DType::kBF16, 2, 64, 64, 16}, 8}, Shape{{DType::kF16, 1, 128, 128, 32}, 4, 700},
+        Shape{{DType::kBF16, 1, 256, 256, 16}, 4}, Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16},
+        Shape{{DType::kF16, 1, 576, 512, 64, true}, 20, 600}, Shape{{DType::kF32, 1, 40, 24, 24}, 3}}) {
+    SCOPED_TRACE(Name(s));
+    const Mode mode{CudaMath::kFast, true};
+    const int32_t length = 1300;
+    const int64_t row = int64_t{s.num_q_heads} * s.kv.v_dim;
+    const std::vector<float> whole = RunGpu(Step(s, {{length, length, 5}}), mode);
+    const auto rows_of = [&](int32_t begin, int32_t count) {
+      return std::span<const float>(whole.data() + begin * row, static_cast<size_t>(count * row));
+    };
+    for (int32_t chunk : {2, 100, 513}) {
+      for (int32_t begin = 0; begin < length; begin += chunk == 2 ? 330 : chunk) {
+        const int32_t q_len = std::min(chunk, length - begin);
+        ASSERT_EQ(FirstBitDifference(RunGpu(Step(s, {{q_len, begin + q_len, 5}}), mode), rows_of(begin, q_len)), "")
+            << "chunk of " << chunk << " at " << begin;
+      }
+    }
+    std::vector<Part> together = {{1, 77, 1}};
+    const std::vector<int32_t> positions = {0, 15, 16, 63, 64, 511, 512, 1023, 1024, 1299};
+    for (int32_t position : positions) together.push_back({1, position + 1, 5});
+    const std::vector<float> batched = RunGpu(Step(s, together), mode);
+    for (size_t i = 0; i < positions.size(); ++i) {
+      ASSERT_EQ(FirstBitDifference(std::span<const float>(batched.data() + (i + 1) * row, static_cast<size_t>(row)),
+                                   rows_of(positions[i], 1)),
+                "")
+          << "in a batch, position " << positions[i];
+      ASSERT_EQ(FirstBitDifference(RunGpu(Step(s, {{1, positions[i] + 1, 5}}), mode), rows_of(positions[i], 1)), "")
+          << "alone, position " << positions[i];
+    }
+  }
+}
+
+// One graph serves steps of other lengths: the schedule is made on the device.
+TEST_F(GpuAttention, AGraphFollowsTheSpans) {
+  for (const Shape& s : {Shape{{DType::kBF16, 2, 128, 128, 64}, 8}, Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16},
+                         Shape{{DType::kF32, 1, 40, 24, 24}, 3}}) {
+    SCOPED_TRACE(Name(s));
+    const std::vector<Part> full = {{1, 1200, 1}, {1, 30, 2}, {1, 513, 3}};
+    const Step step(s, full);
+    GpuStep gpu(step, {});
+    GpuGraph graph([&] { gpu.Enqueue(); });
+    graph.Launch();
+    const std::vector<float> want = RunCpu(step);
+    Comparison c = Compare(gpu.Collect(step.spans), want, ToleranceOf(s, {}));
+    EXPECT_TRUE(c.ok) << c.message;
+    // The first sequence is as it was, the second has ended, the third one's row is another position.
+    const std::vector<SeqSpan> later = {step.spans[0], {2, step.spans[2].q_begin, 1, 513}};
+    gpu.Poison();
+    gpu.batch().Update(later);
+    graph.Launch();
+    const std::vector<float> again = gpu.Collect(later);
+    const int64_t row = int64_t{s.num_q_heads} * s.kv.v_dim;
+    std::vector<float> rest(want.begin(), want.begin() + row);
+    rest.insert(rest.end(), want.begin() + 2 * row, want.end());
+    c = Compare(again, rest, ToleranceOf(s, {}));
+    EXPECT_TRUE(c.ok) << c.message;
+  }
+}
+
+// Keys of -infinity against a positive query weigh nothing, also when they fill whole splits.
+TEST_F(GpuAttention, ScoresOfMinusInfinityWeighNothing) {
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    for (bool deterministic : {false, true}) {
+      TestKv cache({dtype, 1, 64, 64, 16}, {1302});
+      for (int t = 0; t < 1302; ++t) {
+        cache.Write(0, 0, t, std::vector<float>(64, t < 1300 ? -INFINITY : 0.0f),
+                    std::vector<float>(64, t < 1300 ? 1.0f : static_cast<float>(t - 1300)));
+      }
+      const std::vector<SeqSpan> spans = {{0, 0, 1, 1302}};
+      GpuBatch batch(spans, 1);
+      batch.Fill();
+      const GpuKv kv(cache, 1);
+      const GpuArray<float> q(std::vector<float>(64, 1.0f)), out(64);
+      const CudaExec exec = Gpu::Get().Exec(CudaMath::kFast, deterministic);
+      CudaAttentionPlan plan;
+      plan.shape = {1, 1, 64, 64, 0};
+      const GpuArray<std::byte> memory(Backend().attention_plan_bytes(plan.shape, batch.get(), exec.num_sms));
+      plan.memory = memory.data();
+      plan.memory_bytes = memory.size();
+      GPU_OK(Backend().attention_plan(exec, batch.get(), plan));
+      GPU_OK(Backend().attention(exec, batch.get(), plan, {.q = q.data(),
+                                                           .q_token_stride = 64,
+                                                           .q_head_stride = 64,
+                                                           .num_q_heads = 1,
+                                                           .kv = kv.view(),
+                                                           .out = out.data(),
+                                                           .out_token_stride = 64,
+                                                           .out_head_stride = 64}));
+      for (float v : out.Read()) EXPECT_EQ(v, 0.5f) << DTypeName(dtype) << deterministic;
+    }
+  }
+}
+
+TEST_F(GpuAttention, WrongPlansAreRefused) {
+  const std::vector<SeqSpan> spans = {{0, 0, 1, 1}};
+  GpuBatch batch(spans, 1);
+  CudaAttentionPlan plan;
+  plan.shape = {3, 2, 64, 64, 0};
+  EXPECT_EQ(FromCuda(Backend().attention_plan(Gpu::Get().Exec(), batch.get(), plan)).code(), StatusCode::kInvalidArgument);
+  plan.shape = {2, 2, 64, 64, 0};
+  EXPECT_EQ(FromCuda(Backend().attention_plan(Gpu::Get().Exec(), batch.get(), plan)).code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cachalot

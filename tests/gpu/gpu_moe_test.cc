@@ -1,0 +1,175 @@
+// MoeRoute and MoeSort on the GPU: the same choices as the CPU's, in every mode.
+#include "gpu_testing.h"
+#include "kernels/moe_route/moe_route.h"
+
+namespace cachalot {
+namespace {
+
+class GpuMoe : public GpuTest {};
+
+const CudaBackend& Backend() { return *Gpu::Get().backend; }
+
+struct Case {
+  const char* name;
+  int32_t num_experts, top_k;
+  MoeScore score;
+  MoeGroupScore group_score;
+  int32_t num_groups, top_k_groups;
+  bool bias, normalize;
+  float scaling;
+};
+
+constexpr Case kCases[] = {
+    {"Mixtral", 8, 2, MoeScore::kSoftmax, MoeGroupScore::kNone, 1, 1, false, true, 1.0f},
+    {"V2-Lite", 64, 6, MoeScore::kSoftmax, MoeGroupScore::kNone, 1, 1, false, false, 1.0f},
+    {"V2", 160, 6, MoeScore::kSoftmax, MoeGroupScore::kMax, 8, 3, false, false, 16.0f},
+    {"V3", 256, 8, MoeScore::kSigmoid, MoeGroupScore::kTop2Sum, 8, 4, true, true, 2.5f},
+    {"384", 384, 8, MoeScore::kSigmoid, MoeGroupScore::kNone, 1, 1, true, true, 2.827f},
+    {"one of one", 1, 1, MoeScore::kSoftmax, MoeGroupScore::kNone, 1, 1, false, true, 1.0f},
+    {"all of them", 13, 13, MoeScore::kSigmoid, MoeGroupScore::kNone, 1, 1, false, true, 1.0f},
+    {"groups of one", 6, 2, MoeScore::kSigmoid, MoeGroupScore::kTop2Sum, 6, 3, true, false, 1.0f},
+    {"many groups", 128, 4, MoeScore::kSoftmax, MoeGroupScore::kMax, 64, 5, true, true, 1.0f},
+};
+
+MoeRouteParams ParamsOf(const Case& c, int64_t tokens) {
+  MoeRouteParams params;
+  params.num_tokens = tokens;
+  params.num_experts = c.num_experts;
+  params.top_k = c.top_k;
+  params.score = c.score;
+  params.group_score = c.group_score;
+  params.num_groups = c.num_groups;
+  params.top_k_groups = c.top_k_groups;
+  params.normalize = c.normalize;
+  params.scaling = c.scaling;
+  return params;
+}
+
+void RunBoth(const Case& c, int64_t tokens, const std::vector<float>& logits, const std::vector<float>& bias) {
+  const int64_t pairs = tokens * c.top_k;
+  MoeRouteParams params = ParamsOf(c, tokens);
+  std::vector<int32_t> want_ids(pairs);
+  std::vector<float> want_weights(pairs);
+  params.logits = logits.data();
+  params.choice_bias = c.bias ? bias.data() : nullptr;
+  params.expert_ids = want_ids.data();
+  params.weights = want_weights.data();
+  MoeRoute(TestContext(Isa::kRef), params);
+
+  const GpuArray<float> gpu_logits(logits), gpu_bias(bias), weights(pairs);
+  const GpuArray<int32_t> ids(pairs);
+  params.logits = gpu_logits.data();
+  params.choice_bias = c.bias ? gpu_bias.data() : nullptr;
+  params.expert_ids = ids.data();
+  params.weights = weights.data();
+  GPU_OK(Backend().moe_route(Gpu::Get().Exec(), params));
+  const std::vector<int32_t> got_ids = ids.Read();
+  EXPECT_TRUE(ids.Intact() && weights.Intact());
+  for (int64_t i = 0; i < pairs; ++i) {
+    ASSERT_EQ(got_ids[i], want_ids[i]) << c.name << " token " << i / c.top_k << " choice " << i % c.top_k;
+  }
+  const Comparison compared = Compare(weights.Read(), want_weights, ToleranceFor(OpClass::kSoftmax));
+  EXPECT_TRUE(compared.ok) << c.name << ": " << compared.message;
+}
+
+TEST_F(GpuMoe, RouteAgainstTheReference) {
+  for (const Case& c : kCases) {
+    for (int64_t tokens : {1, 3, 4, 5, 1000}) {
+      TestRng rng(static_cast<uint64_t>(c.num_experts + tokens));
+      RunBoth(c, tokens, rng.NormalVector(tokens * c.num_experts, 2.0f), rng.NormalVector(c.num_experts, 0.2f));
+    }
+  }
+}
+
+// Equal scores: the lower index first. Logits from a few values give many ties.
+TEST_F(GpuMoe, TiesGoToTheLowerIndex) {
+  for (const Case& c : kCases) {
+    constexpr int64_t kTokens = 64;
+    TestRng rng(7);
+    std::vector<float> logits(kTokens * c.num_experts);
+    for (float& logit : logits) logit = static_cast<float>(rng.Int(-1, 1));
+    std::fill_n(logits.begin(), c.num_experts, 0.0f);
+    RunBoth(c, kTokens, logits, std::vector<float>(c.num_experts, 0.0f));
+  }
+}
+
+TEST_F(GpuMoe, NansAndInfinitiesChooseWhatTheReferenceChooses) {
+  for (const Case& c : kCases) {
+    if (c.score != MoeScore::kSigmoid) continue;
+    constexpr int64_t kTokens = 32;
+    TestRng rng(9);
+    std::vector<float> logits = rng.NormalVector(kTokens * c.num_experts);
+    for (float& logit : logits) {
+      const int64_t pick = rng.Int(0, 9);
+      if (pick == 0) logit = -INFINITY;
+      if (pick == 1) logit = -0.0f;
+      if (pick == 2) logit = 0.0f;
+      if (pick == 3) logit = NAN;
+    }
+    const int64_t pairs = kTokens * c.top_k;
+    MoeRouteParams params = ParamsOf(c, kTokens);
+    std::vector<int32_t> want(pairs);
+    std::vector<float> weights(pairs);
+    params.logits = logits.data();
+    params.expert_ids = want.data();
+    params.weights = weights.data();
+    MoeRoute(TestContext(Isa::kRef), params);
+    const GpuArray<float> gpu_logits(logits), gpu_weights(pairs);
+    const GpuArray<int32_t> ids(pairs);
+    params.logits = gpu_logits.data();
+    params.expert_ids = ids.data();
+    params.weights = gpu_weights.data();
+    GPU_OK(Backend().moe_route(Gpu::Get().Exec(), params));
+    EXPECT_EQ(ids.Read(), want) << c.name;
+  }
+}
+
+void CheckSort(int64_t tokens, int32_t top_k, int32_t num_experts, int padded_rows) {
+  SCOPED_TRACE(fmt::format("{} tokens, top {} of {}, {} padded", tokens, top_k, num_experts, padded_rows));
+  TestRng rng(static_cast<uint64_t>(tokens * 31 + num_experts));
+  const int64_t pairs = tokens * top_k, kept = pairs - int64_t{padded_rows} * top_k;
+  std::vector<int32_t> ids(pairs), slots(tokens, 0);
+  for (int32_t& id : ids) id = static_cast<int32_t>(rng.Int(0, num_experts - 1) * rng.Int(0, num_experts - 1) / num_experts);
+  const std::vector<float> weights = rng.NormalVector(pairs);
+  for (int i = 0; i < padded_rows; ++i) slots[tokens - 1 - i] = -1;
+  std::vector<int32_t> want_begin(num_experts + 1), want_rows(pairs, -1);
+  std::vector<float> want_weights(pairs, std::bit_cast<float>(0xffffffffu));
+  MoeSort(TestContext(Isa::kRef), {.expert_ids = ids.data(),
+                                   .weights = weights.data(),
+                                   .num_tokens = tokens - padded_rows,
+                                   .top_k = top_k,
+                                   .num_experts = num_experts,
+                                   .expert_begin = want_begin.data(),
+                                   .token_rows = want_rows.data(),
+                                   .pair_weights = want_weights.data()});
+  const GpuArray<int32_t> gpu_ids(ids), gpu_slots(slots), begin(num_experts + 1), rows(pairs);
+  const GpuArray<float> gpu_weights(weights), pair_weights(pairs);
+  GPU_OK(Backend().moe_sort(Gpu::Get().Exec(),
+                            {.expert_ids = gpu_ids.data(),
+                             .weights = gpu_weights.data(),
+                             .num_tokens = tokens,
+                             .top_k = top_k,
+                             .num_experts = num_experts,
+                             .expert_begin = begin.data(),
+                             .token_rows = rows.data(),
+                             .pair_weights = pair_weights.data()},
+                            padded_rows == 0 ? nullptr : gpu_slots.data()));
+  EXPECT_EQ(begin.Read(), want_begin);
+  EXPECT_EQ(begin.Read().back(), kept);
+  EXPECT_EQ(rows.Read(), want_rows);  // what is left over stays poison, which is -1
+  EXPECT_EQ(FirstBitDifference(pair_weights.Read(), want_weights), "");
+  EXPECT_TRUE(begin.Intact() && rows.Intact() && pair_weights.Intact());
+}
+
+TEST_F(GpuMoe, SortIsStable) {
+  CheckSort(1, 1, 1, 0);
+  CheckSort(1, 8, 256, 0);
+  CheckSort(64, 6, 64, 3);
+  CheckSort(1000, 8, 256, 0);
+  CheckSort(2000, 8, 256, 7);   // counted by one block first
+  CheckSort(5000, 2, 8, 100);
+  CheckSort(1500, 8, 1500, 0);  // more experts than a block has threads
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,164 @@
+// batch_rows, RopeTable and RopeAppend on the GPU.
+#include <cmath>
+
+#include "gpu_testing.h"
+#include "kernels/rope_append/rope_append.h"
+
+namespace cachalot {
+namespace {
+
+class GpuRope : public GpuTest {};
+
+const CudaBackend& Backend() { return *Gpu::Get().backend; }
+
+TEST_F(GpuRope, BatchRows) {
+  const std::vector<SeqSpan> spans = {{3, 0, 2, 10}, {0, 4, 1, 1}, {7, 5, 0, 9}, {1, 6, 300, 300}};
+  GpuBatch batch(spans, 310);
+  batch.Fill();
+  const std::vector<int32_t> slots = batch.slots(), positions = batch.positions();
+  for (int32_t row = 0; row < 310; ++row) {
+    int32_t slot = -1, position = -1;
+    for (const SeqSpan& span : spans) {
+      if (row < span.q_begin || row >= span.q_begin + span.q_len) continue;
+      slot = span.slot;
+      position = span.kv_len - span.q_len + row - span.q_begin;
+    }
+    ASSERT_EQ(slots[row], slot) << row;
+    ASSERT_EQ(positions[row], position) << row;
+  }
+  EXPECT_TRUE(batch.Intact());
+}
+
+TEST_F(GpuRope, TableIsExactAtLargePositions) {
+  const std::vector<int32_t> positions = {0, 1, 2, 999999, 1000000, 2147483647, -1};
+  std::vector<float> inv_freq;
+  for (int i = 0; i < 33; ++i) inv_freq.push_back(static_cast<float>(std::pow(500000.0, -i / 33.0)));
+  const int64_t half = 33, count = static_cast<int64_t>(positions.size()) * half;
+  const GpuArray<int32_t> gpu_positions(positions);
+  const GpuArray<float> gpu_freq(inv_freq), cos(count), sin(count);
+  for (float mscale : {1.0f, 1.25f}) {
+    GPU_OK(Backend().rope_table(Gpu::Get().Exec(), {.positions = gpu_positions.data(),
+                                                    .num_tokens = static_cast<int64_t>(positions.size()),
+                                                    .inv_freq = gpu_freq.data(),
+                                                    .half_dim = half,
+                                                    .mscale = mscale,
+                                                    .cos = cos.data(),
+                                                    .sin = sin.data()}));
+    const std::vector<float> got_cos = cos.Read(), got_sin = sin.Read();
+    EXPECT_TRUE(cos.Intact() && sin.Intact());
+    for (size_t t = 0; t < positions.size(); ++t) {
+      for (int64_t i = 0; i < half; ++i) {
+        const long double angle = static_cast<long double>(std::max(positions[t], 0)) * inv_freq[i];
+        // Beyond 10^8 the product itself is rounded: half a unit of a double of that size.
+        const double limit = (positions[t] > 100000000 ? 4e-7 : 1e-7) * mscale;
+        EXPECT_NEAR(got_cos[t * half + i], std::cos(angle) * mscale, limit) << positions[t] << " " << i;
+        EXPECT_NEAR(got_sin[t * half + i], std::sin(angle) * mscale, limit) << positions[t] << " " << i;
+      }
+    }
+  }
+}
+
+struct Shape {
+  KvShape kv;
+  RopeStyle style;
+  int32_t rope_dim, num_q_heads, q_dim, q_rope_offset, k_rope_offset;
+};
+
+TEST_F(GpuRope, AppendHasTheReferencesBits) {
+  std::vector<Shape> shapes;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (RopeStyle style : {RopeStyle::kHalf, RopeStyle::kInterleaved}) {
+      shapes.push_back({{dtype, 3, 64, 64, 16}, style, 64, 9, 64, 0, 0});
+      shapes.push_back({{dtype, 1, 13, 5, 8}, style, 6, 2, 17, 11, 7});
+      shapes.push_back({{dtype, 2, 40, 24, 32}, style, 20, 4, 40, 3, 2});
+      shapes.push_back({{dtype, 1, 576, 512, 64, true}, style, 64, 16, 192, 128, 512});
+      shapes.push_back({{dtype, 2, 8, 8, 8}, style, 0, 2, 8, 0, 0});
+      shapes.push_back({{dtype, 8, 128, 128, 64, false, 6}, style, 128, 32, 128, 0, 0});
+    }
+  }
+  const std::vector<std::vector<SeqSpan>> batches = {
+      {{0, 0, 1, 1}},
+      {{2, 1, 7, 20}, {0, 8, 0, 5}, {1, 10, 33, 33}, {3, 50, 1, 129}},
+      {{0, 0, 300, 310}},
+  };
+  for (const Shape& s : shapes) {
+    for (const std::vector<SeqSpan>& spans : batches) {
+      SCOPED_TRACE(fmt::format("{} k_dim {} rope {} style {} spans {}", DTypeName(s.kv.dtype), s.kv.k_dim, s.rope_dim,
+                               static_cast<int>(s.style), spans.size()));
+      TestRng rng(11);
+      std::vector<int32_t> kv_lens(4, 1);
+      int32_t rows = 0;
+      for (const SeqSpan& span : spans) {
+        kv_lens[span.slot] = span.kv_len;
+        rows = std::max(rows, span.q_begin + span.q_len);
+      }
+      rows += 3;  // padding of the bucket
+      TestKv cache(s.kv, kv_lens);
+      const bool mla = s.kv.value_in_key;
+      const int64_t q_token = s.num_q_heads * s.q_dim + 3, k_head = s.kv.k_dim + 1, v_head = s.kv.v_dim;
+      const int64_t k_token = s.kv.num_kv_heads * k_head, v_token = s.kv.num_kv_heads * v_head + 5;
+      std::vector<float> q = rng.NormalVector(rows * q_token);
+      const auto k = rng.NormalVector(rows * k_token), v = rng.NormalVector(rows * v_token);
+      const auto cos = rng.NormalVector(rows * s.rope_dim / 2 + 1), sin = rng.NormalVector(rows * s.rope_dim / 2 + 1);
+      RopeAppendParams params = {.spans = spans,
+                                 .cos = cos.data(),
+                                 .sin = sin.data(),
+                                 .style = s.style,
+                                 .rope_dim = s.rope_dim,
+                                 .q = q.data(),
+                                 .q_token_stride = q_token,
+                                 .q_head_stride = s.q_dim,
+                                 .num_q_heads = s.num_q_heads,
+                                 .q_rope_offset = s.q_rope_offset,
+                                 .k = k.data(),
+                                 .k_token_stride = k_token,
+                                 .k_head_stride = k_head,
+                                 .k_rope_offset = s.k_rope_offset,
+                                 .v = mla ? nullptr : v.data(),
+                                 .v_token_stride = v_token,
+                                 .v_head_stride = v_head,
+                                 .kv = cache.view()};
+      // The GPU gets everything as it was before the reference ran.
+      const GpuKv gpu_cache(cache, 4);
+      const GpuArray<float> gpu_q(q), gpu_k(k), gpu_v(v), gpu_cos(cos), gpu_sin(sin);
+      RopeAppend(TestContext(Isa::kRef), params);
+
+      GpuBatch batch(spans, rows);
+      batch.Fill();
+      params.cos = gpu_cos.data();
+      params.sin = gpu_sin.data();
+      params.q = gpu_q.data();
+      params.k = gpu_k.data();
+      params.v = mla ? nullptr : gpu_v.data();
+      params.kv = gpu_cache.view();
+      GPU_OK(Backend().rope_append(Gpu::Get().Exec(), batch.get(), params));
+      ASSERT_EQ(FirstBitDifference(gpu_q.Read(), q), "") << "q";
+      ASSERT_EQ(FirstBitDifference(gpu_cache.AllBytes(), cache.AllBytes()), "") << "cache";
+      EXPECT_TRUE(gpu_q.Intact() && gpu_cache.Intact() && batch.Intact());
+    }
+  }
+}
+
+TEST_F(GpuRope, ConversionsRoundToNearestEven) {
+  const std::vector<float> values = {1.0f + 0x1p-11f, 1.0f + 3 * 0x1p-11f, 65519.0f, 65520.0f, 1e-7f, -0.0f, INFINITY, -INFINITY,
+                                     3.4e38f,         0x1p-25f,            1.0f + 0x1p-8f, 1.0f + 3 * 0x1p-9f, 6.0e-8f, -2.5f, 0.1f, 2.0f};
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    TestKv cache({dtype, 1, 16, 16, 16}, {1});
+    const GpuKv gpu_cache(cache, 1);
+    const std::vector<SeqSpan> spans = {{0, 0, 1, 1}};
+    const std::vector<float> unused(1, 0.0f);
+    RopeAppendParams params = {.spans = spans, .rope_dim = 0, .k = values.data(), .v = values.data(), .kv = cache.view()};
+    params.cos = params.sin = unused.data();
+    RopeAppend(TestContext(Isa::kRef), params);
+    const GpuArray<float> gpu_values(values);
+    GpuBatch batch(spans, 1);
+    batch.Fill();
+    params.k = params.v = gpu_values.data();
+    params.kv = gpu_cache.view();
+    GPU_OK(Backend().rope_append(Gpu::Get().Exec(), batch.get(), params));
+    EXPECT_EQ(FirstBitDifference(gpu_cache.AllBytes(), cache.AllBytes()), "") << DTypeName(dtype);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,125 @@
+#include "gpu_testing.h"
+
+namespace cachalot {
+namespace {
+
+Gpu Open() {
+  Gpu gpu;
+  const Result<const CudaBackend*> backend = LoadCudaBackend();
+  if (!backend.ok()) {
+    gpu.reason = backend.status().ToString();
+    return gpu;
+  }
+  int count = 0;
+  const Status found = FromCuda((*backend)->device_count(&count));
+  if (!found.ok() || count == 0) {
+    gpu.reason = found.ok() ? "no CUDA device" : found.ToString();
+    return gpu;
+  }
+  for (const Status& status : {FromCuda((*backend)->set_device(0)), FromCuda((*backend)->device_info(0, &gpu.info)),
+                               FromCuda((*backend)->stream_create(false, &gpu.stream))}) {
+    if (!status.ok()) {
+      gpu.reason = status.ToString();
+      return gpu;
+    }
+  }
+  gpu.backend = *backend;
+  return gpu;
+}
+
+const CudaBackend& Backend() { return *Gpu::Get().backend; }
+
+}  // namespace
+
+const Gpu& Gpu::Get() {
+  static const Gpu gpu = Open();
+  return gpu;
+}
+
+CudaExec Gpu::Exec(CudaMath math, bool deterministic) const {
+  CudaExec exec;
+  exec.stream = stream;
+  exec.num_sms = info.num_sms;
+  exec.math = math;
+  exec.deterministic = deterministic;
+  return exec;
+}
+
+void Gpu::Synchronize() const { GPU_EXPECT_OK(backend->stream_synchronize(stream)); }
+
+GpuBytes::GpuBytes(int64_t size_bytes)
+    : buffer_(CudaBuffer::Allocate(Gpu::Get().backend, size_bytes + 2 * kGuard).value()), size_bytes_(size_bytes) {
+  Poison();
+}
+
+void GpuBytes::Poison() {
+  GPU_EXPECT_OK(Backend().fill(buffer_.data(), 0xff, buffer_.size(), Gpu::Get().stream));
+}
+
+void GpuBytes::Write(const void* src, int64_t bytes) {
+  CHECK(bytes <= size_bytes_) << bytes << " bytes into " << size_bytes_;
+  GPU_EXPECT_OK(Backend().copy(data(), src, bytes, Gpu::Get().stream));
+  Gpu::Get().Synchronize();
+}
+
+void GpuBytes::Read(void* dst) const {
+  GPU_EXPECT_OK(Backend().copy(dst, data(), size_bytes_, Gpu::Get().stream));
+  Gpu::Get().Synchronize();
+}
+
+bool GpuBytes::Intact() const {
+  std::vector<unsigned char> guards(2 * kGuard);
+  GPU_EXPECT_OK(Backend().copy(guards.data(), buffer_.data(), kGuard, Gpu::Get().stream));
+  GPU_EXPECT_OK(Backend().copy(guards.data() + kGuard, data() + size_bytes_, kGuard, Gpu::Get().stream));
+  Gpu::Get().Synchronize();
+  for (unsigned char byte : guards) {
+    if (byte != 0xff) return false;
+  }
+  return true;
+}
+
+GpuKv::GpuKv(const TestKv& kv, int64_t num_slots)
+    : words_(kv.AllBytes()),
+      tables_(std::span<const int32_t>(kv.view().block_tables,
+                                       static_cast<size_t>(num_slots * kv.view().table_stride))),
+      view_(kv.view()) {
+  view_.data = reinterpret_cast<std::byte*>(words_.data());
+  view_.block_tables = tables_.data();
+}
+
+GpuBatch::GpuBatch(std::span<const SeqSpan> spans, int32_t num_rows, int32_t extra_spans)
+    : spans_(static_cast<int64_t>(spans.size()) + extra_spans), slots_(num_rows), positions_(num_rows), row_spans_(num_rows) {
+  batch_.spans = spans_.data();
+  batch_.num_spans = static_cast<int32_t>(spans_.size());
+  batch_.num_rows = num_rows;
+  batch_.row_slots = slots_.data();
+  batch_.row_positions = positions_.data();
+  batch_.row_spans = row_spans_.data();
+  for (const SeqSpan& span : spans) batch_.max_q_len = std::max(batch_.max_q_len, span.q_len);
+  Update(spans);
+}
+
+void GpuBatch::Update(std::span<const SeqSpan> spans) {
+  std::vector<SeqSpan> all(spans.begin(), spans.end());
+  all.resize(static_cast<size_t>(spans_.size()));
+  spans_.Write(all);
+}
+
+void GpuBatch::Fill() { GPU_EXPECT_OK(Backend().batch_rows(Gpu::Get().Exec(), batch_)); }
+
+GpuGraph::GpuGraph(const std::function<void()>& enqueue) {
+  GPU_EXPECT_OK(Backend().graph_begin(Gpu::Get().stream));
+  enqueue();
+  GPU_EXPECT_OK(Backend().graph_end(Gpu::Get().stream, &graph_));
+}
+
+GpuGraph::~GpuGraph() {
+  if (graph_ != nullptr) GPU_EXPECT_OK(Backend().graph_destroy(graph_));
+}
+
+void GpuGraph::Launch() {
+  GPU_EXPECT_OK(Backend().graph_launch(graph_, Gpu::Get().stream));
+  Gpu::Get().Synchronize();
+}
+
+}  // namespace cachalot
