@@ -1,7 +1,6 @@
 #include "tokenizer/chat/jinja/jinja_strings.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "tokenizer/chat/jinja/unicode.h"
 
@@ -64,7 +63,7 @@ Status StrBuilder::status() const {
 Result<const String*> StrBuilder::Finish(bool markup) {
   RETURN_IF_ERROR(status());
   ASSIGN_OR_RETURN(char* data, rt_.NewText(static_cast<int64_t>(text_.size())));
-  std::memcpy(data, text_.data(), text_.size());
+  std::copy(text_.begin(), text_.end(), data);  // (an empty text may have no data to copy from)
   ByteRange* ranges = nullptr;
   if (!ranges_.empty()) {
     RETURN_IF_ERROR(rt_.Room(static_cast<int64_t>(ranges_.size() * sizeof(ByteRange))));
@@ -83,7 +82,7 @@ const String* BorrowText(Runtime& rt, std::string_view text, bool user, bool mar
 
 Result<const String*> CopyText(Runtime& rt, std::string_view text, bool user) {
   ASSIGN_OR_RETURN(char* data, rt.NewText(static_cast<int64_t>(text.size())));
-  std::memcpy(data, text.data(), text.size());
+  std::copy(text.begin(), text.end(), data);
   return BorrowText(rt, std::string_view(data, text.size()), user);
 }
 
@@ -118,11 +117,11 @@ Result<const String*> ConcatText(Runtime& rt, const String* a, const String* b) 
   // b never lies behind a's end in the pool: the pool's last text is a itself.
   if (size < (int64_t{1} << 31) && rt.arena.GrowText(a->data + a->size, b->size)) {
     RETURN_IF_ERROR(rt.Bytes(b->size));
-    std::memcpy(const_cast<char*>(a->data) + a->size, b->data, b->size);
+    std::copy_n(b->data, b->size, const_cast<char*>(a->data) + a->size);
   } else {
     ASSIGN_OR_RETURN(char* copy, rt.NewText(size));
-    std::memcpy(copy, a->data, a->size);
-    std::memcpy(copy + a->size, b->data, b->size);
+    std::copy_n(a->data, a->size, copy);
+    std::copy_n(b->data, b->size, copy + a->size);
     data = copy;
   }
   const uint32_t num_ranges = a->num_ranges + b->num_ranges;
