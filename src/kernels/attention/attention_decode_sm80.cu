@@ -89,7 +89,8 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, uint32_t values, uint32
   using G = Geometry<kDim>;
   const int lane = threadIdx.x % 32;
   float s[2][4] = {};
-#pragma unroll
+  constexpr int kUnroll = kDim == 256 ? 2 : kDim / 16;  // 128 accumulators leave few registers
+#pragma unroll kUnroll
   for (int kk = 0; kk < kDim / 16; ++kk) {
     uint32_t q[4], k[4];
     LoadMatrix4(q, q_shared + Swizzled<G::kRowBytes>(lane & 15, kk * 2 + (lane >> 4)));
