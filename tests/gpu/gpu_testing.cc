@@ -117,8 +117,10 @@ GpuGraph::~GpuGraph() {
   if (graph_ != nullptr) GPU_EXPECT_OK(Backend().graph_destroy(graph_));
 }
 
+void GpuGraph::Enqueue() { GPU_EXPECT_OK(Backend().graph_launch(graph_, Gpu::Get().stream)); }
+
 void GpuGraph::Launch() {
-  GPU_EXPECT_OK(Backend().graph_launch(graph_, Gpu::Get().stream));
+  Enqueue();
   Gpu::Get().Synchronize();
 }
 

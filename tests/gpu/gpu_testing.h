@@ -128,7 +128,8 @@ class GpuGraph {
  public:
   explicit GpuGraph(const std::function<void()>& enqueue);
   ~GpuGraph();
-  void Launch();
+  void Enqueue();
+  void Launch();  // and waits for it
 
  private:
   void* graph_ = nullptr;
