@@ -266,7 +266,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
         }
       }
       __syncthreads();
-#pragma unroll
+#pragma unroll kFold ? kMine : 4
       for (int i = 0; i < kMine; ++i) {
         const int e = tid + i * kThreads, r = e / kDim, d = e % kDim;
         float value = 0;
