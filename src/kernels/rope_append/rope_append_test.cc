@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -175,7 +176,7 @@ TEST(RopeAppend, ConversionRoundsToNearestEvenAndKeepsSpecialValues) {
                                      1.0f + 3 * 0x1p-9f,
                                      6.0e-8f,
                                      -2.5f,
-                                     0.1f};
+                                     std::bit_cast<float>(0x7fffffffu)};
   const std::vector<float> zero(8, 0.0f), one(8, 1.0f);
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     std::vector<std::vector<float>> results;
@@ -192,6 +193,7 @@ TEST(RopeAppend, ConversionRoundsToNearestEvenAndKeepsSpecialValues) {
                        .kv = cache.view()});
       const std::vector<float> key = cache.Key(0, 0, 0);
       EXPECT_TRUE(std::isnan(key[8]));
+      EXPECT_TRUE(std::isnan(key[15]));  // rounding must not carry it into the sign
       EXPECT_EQ(key[6], INFINITY);
       EXPECT_EQ(key[7], -INFINITY);
       EXPECT_EQ(std::signbit(key[5]), true);

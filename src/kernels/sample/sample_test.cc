@@ -9,6 +9,8 @@
 #include <set>
 
 #include "kernels/common/testing.h"
+#include "kernels/sample/draw.h"
+#include "kernels/sample/nucleus.h"
 
 namespace cachalot {
 namespace {
@@ -276,6 +278,56 @@ TEST(Sample, TruncationOfLargeRowsAgreesWithSorting) {
           EXPECT_TRUE(allowed.contains(token)) << k;
         }
       }
+    }
+  }
+}
+
+// The cut itself against a full sort, on rows with many ties and for targets all along the way.
+TEST(Sample, NucleusCutIsTheSortedOnes) {
+  for (float spread : {0.01f, 0.5f, 4.0f, 40.0f}) {
+    TestRng rng(3);
+    std::vector<TokenLogit> sorted(3000);
+    std::vector<float> logits(sorted.size()), weights(sorted.size());
+    for (size_t i = 0; i < logits.size(); ++i) {
+      logits[i] = std::round(rng.Normal() * spread * 32) / 32;
+      sorted[i] = {logits[i], static_cast<int32_t>(i)};
+    }
+    std::sort(sorted.begin(), sorted.end(), Better);
+    const float largest = sorted[0].logit;
+    double total = 0;
+    for (size_t i = 0; i < logits.size(); ++i) total += weights[i] = std::exp2(logits[i] - largest);
+    std::vector<double> bins(kNucleusBins);
+    std::vector<TokenLogit> list(logits.size());
+    for (float part : {0.0f, 0.1f, 0.3f, 0.77f, 0.95f, 0.999f}) {
+      size_t last = 0;
+      for (double sum = 0; last + 1 < sorted.size(); ++last) {
+        sum += weights[sorted[last].token_id];
+        if (sum >= part * total) break;
+      }
+      const TokenLogit cut = NucleusCut(logits.data(), weights.data(), static_cast<int32_t>(logits.size()),
+                                        largest, 1.0f, part * total, bins.data(), list.data());
+      EXPECT_EQ(cut.token_id, sorted[last].token_id) << spread << " " << part;
+    }
+  }
+}
+
+TEST(Sample, DrawIndexInvertsTheCumulativeDistribution) {
+  TestRng rng(8);
+  std::vector<float> weights(5000);
+  for (float& w : weights) w = rng.Int(0, 3) == 0 ? 0.0f : rng.Uniform(0.0f, 1.0f);
+  std::fill(weights.begin() + 1000, weights.begin() + 3100, 0.0f);  // a whole block without weight
+  std::vector<double> sums(DrawScratchDoubles(5000));
+  for (float least : {0.0f, 0.6f}) {
+    double total = 0;
+    for (float w : weights) total += w >= least ? w : 0;
+    for (int i = 0; i < 2000; ++i) {
+      const double uniform = i == 0 ? 0 : i == 1 ? 1 - 0x1p-53 : rng.Uniform();
+      const int32_t index = DrawIndex(weights.data(), 5000, least, uniform, sums.data());
+      ASSERT_TRUE(weights[index] > 0 && weights[index] >= least);
+      double before = 0;
+      for (int32_t j = 0; j < index; ++j) before += weights[j] >= least ? weights[j] : 0;
+      ASSERT_LE(before, uniform * total + 1e-9);
+      ASSERT_GE(before + weights[index], uniform * total - 1e-9);
     }
   }
 }
