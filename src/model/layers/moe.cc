@@ -99,7 +99,7 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_t
   if (shared_) shared_->Run(exec, num_tokens, x, residual);
 }
 
-int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens) {
+int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads) {
   const MoeSpec& moe = spec.moe;
   if (moe.num_experts == 0) return 0;
   const int64_t pairs = max_tokens * moe.top_k;
@@ -107,7 +107,8 @@ int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens) {
   const int64_t routing = words(max_tokens * moe.num_experts) + 4 * words(pairs) + words(moe.num_experts + 1) +
                           words(pairs * 2 * moe.intermediate) +
                           Workspace::Padded(moe.num_experts * static_cast<int64_t>(sizeof(MatmulGroup)));
-  return routing + std::max({MatmulWorkspaceBytes(max_tokens, spec.hidden_size),
+  return routing + std::max({MoeRouteWorkspaceBytes(num_threads, moe.num_experts, moe.num_groups, moe.top_k),
+                             MatmulWorkspaceBytes(max_tokens, spec.hidden_size),
                              MatmulWorkspaceBytes(pairs, std::max<int64_t>(spec.hidden_size, moe.intermediate)),
                              moe.shared_intermediate > 0
                                  ? FfnLayer::WorkspaceBytes(spec.hidden_size, moe.shared_intermediate, max_tokens)

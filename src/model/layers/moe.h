@@ -18,7 +18,7 @@ class MoeLayer {
   void Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_tokens, const float* x, float* residual,
            int32_t* expert_counts) const;
 
-  static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens);
+  static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads);
 
  private:
   PackedMatrix router_;                // [num_experts, hidden]
