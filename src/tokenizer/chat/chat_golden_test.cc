@@ -22,6 +22,13 @@ class ChatGolden : public ::testing::Test {
   }
 };
 
+// Sanitizers are slow: they see a part of the snippets.
+#ifdef CACHALOT_SANITIZED
+constexpr size_t kStride = 5;
+#else
+constexpr size_t kStride = 1;
+#endif
+
 // jinja2 gives a result where ours says that the language ends here: numbers without bounds, complex numbers.
 bool IsBeyondUs(const Status& status) {
   return status.code() == StatusCode::kUnsupported;
@@ -33,7 +40,9 @@ TEST_F(ChatGolden, SnippetsEqualJinja2) {
   const std::string eos = golden["eos"];
   int beyond = 0;
   int shown = 0;
-  for (const ChatJson& snippet : golden["snippets"]) {
+  const ChatJson& snippets = golden["snippets"];
+  for (size_t i = 0; i < snippets.size(); i += kStride) {
+    const ChatJson& snippet = snippets[i];
     const std::string source = snippet[0];
     Result<RenderedPrompt> prompt = InvalidArgument("");
     Result<std::unique_ptr<ChatTemplate>> parsed = ChatTemplate::Parse(source, bos, eos);
@@ -60,7 +69,7 @@ TEST_F(ChatGolden, SnippetsEqualJinja2) {
     EXPECT_TRUE(!prompt.ok() || RangesAreSound(*prompt)) << source;
   }
   EXPECT_EQ(shown, 0);
-  EXPECT_GT(golden["snippets"].size(), 10'000u);
+  EXPECT_GT(snippets.size(), 10'000u);
   EXPECT_LT(beyond, 40);
 }
 

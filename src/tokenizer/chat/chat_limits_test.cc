@@ -11,6 +11,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Seconds: generous for a busy machine, and far from what the unbounded work would take.
+#ifdef CACHALOT_SANITIZED
+constexpr double kTimeLimit = 60;
+#else
+constexpr double kTimeLimit = 5;
+#endif
+
 ChatTemplateLimits Tight() {
   ChatTemplateLimits limits;
   limits.max_steps = 1'000'000;
@@ -87,9 +94,7 @@ TEST(ChatLimits, HostileTemplatesEnd) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     EXPECT_FALSE(prompt.ok()) << source;
     EXPECT_EQ(prompt.status().code(), StatusCode::kExhausted) << source << "\n" << prompt.status().ToString();
-#ifndef CACHALOT_SANITIZED
-    EXPECT_LT(seconds, 2.0) << source;
-#endif
+    EXPECT_LT(seconds, kTimeLimit) << source;
   }
 }
 
@@ -143,9 +148,7 @@ TEST(ChatLimits, WidthIsNoDepth) {
   const Result<RenderedPrompt> prompt = RenderWith(source, ChatJson::array());
   ASSERT_TRUE(prompt.ok()) << prompt.status().ToString();
   EXPECT_EQ(prompt->text, "done");
-#ifndef CACHALOT_SANITIZED
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 1.0);
-#endif
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), kTimeLimit);
 }
 
 TEST(ChatLimits, DeepRequestsAreRefused) {

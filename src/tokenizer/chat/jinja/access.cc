@@ -163,7 +163,7 @@ Result<SliceRange> SliceIndices(const Value& start, const Value& stop, const Val
   int64_t count = 0;
   if (stride > 0 && from < to) count = (to - from - 1) / stride + 1;
   if (stride < 0 && from > to) count = (from - to - 1) / -stride + 1;
-  return SliceRange{from, stride, count};
+  return SliceRange{from, to, stride, count};
 }
 
 Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, const Value& stop,
@@ -180,10 +180,15 @@ Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, cons
   }
   if (value.is(Kind::kRange)) {
     const Range& r = *value.range;
-    Value v = Value::Make(Kind::kRange);
-    const Int first = r.start + r.step * slice.start;
+    const auto at = [&r](int64_t index) -> Result<Int> {
+      ASSIGN_OR_RETURN(const Int offset, MulInt(r.step, index));
+      return AddInt(r.start, offset);
+    };
+    ASSIGN_OR_RETURN(const Int first, at(slice.start));
+    ASSIGN_OR_RETURN(const Int end, at(slice.stop));
     ASSIGN_OR_RETURN(const Int by, MulInt(r.step, slice.step));
-    v.range = rt.arena.New<Range>(Range{first, first + by * slice.count, by, slice.count});
+    Value v = Value::Make(Kind::kRange);
+    v.range = rt.arena.New<Range>(Range{first, end, by, slice.count});
     return v;
   }
   const Value* items = value.seq->items;

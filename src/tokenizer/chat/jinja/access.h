@@ -20,9 +20,9 @@ Result<Value> GetItem(Runtime& rt, const Value& value, const Value& key);
 Result<Value> GetSlice(Runtime& rt, const Value& value, const Value& start, const Value& stop,
                        const Value& step);
 
-// Python's slice.indices: the first index and how many there are.
+// Python's slice.indices, and how many there are.
 struct SliceRange {
-  int64_t start, step, count;
+  int64_t start, stop, step, count;
 };
 Result<SliceRange> SliceIndices(const Value& start, const Value& stop, const Value& step, int64_t length);
 

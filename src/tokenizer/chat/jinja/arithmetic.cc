@@ -134,6 +134,7 @@ Result<Value> AddSequences(Runtime& rt, const Value& a, const Value& b) {
 }
 
 Result<Value> Repeat(Runtime& rt, const Value& value, Int count) {
+  if (count > INT64_MAX || count < INT64_MIN) return Exhausted("a sequence repeated too often");
   if (value.is_string()) {
     ASSIGN_OR_RETURN(const String* s, RepeatText(rt, value.s, count));
     return Value::Str(s);

@@ -59,7 +59,8 @@ class Runtime {
   int64_t steps() const { return steps_; }
 
   Arena arena;
-  int depth = 0;  // of nested evaluation: expressions, blocks, macro calls
+  int depth = 0;                     // of nested evaluation: expressions, blocks, macro calls
+  const char* stack_base = nullptr;  // where the outermost of them stands
   std::optional<int64_t> now_unix_seconds;
 
  private:
