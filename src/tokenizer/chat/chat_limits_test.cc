@@ -1,8 +1,6 @@
-// Hostile templates and requests: an error, soon, and little memory.
+// Hostile templates and requests: an error, after bounded steps and with little memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <chrono>
 
 #include "tokenizer/chat/chat_testing.h"
 
@@ -10,13 +8,6 @@ namespace cachalot {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Seconds: generous for a busy machine, and far from what the unbounded work would take.
-#ifdef CACHALOT_SANITIZED
-constexpr double kTimeLimit = 60;
-#else
-constexpr double kTimeLimit = 5;
-#endif
 
 ChatTemplateLimits Tight() {
   ChatTemplateLimits limits;
@@ -89,12 +80,9 @@ TEST(ChatLimits, HostileTemplatesEnd) {
       "{{ ('[' * 9999 ~ ']' * 9999)|from_json }}",
   };
   for (const char* source : sources) {
-    const auto start = std::chrono::steady_clock::now();
     const Result<RenderedPrompt> prompt = RenderWith(source, messages, context, Tight());
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     EXPECT_FALSE(prompt.ok()) << source;
     EXPECT_EQ(prompt.status().code(), StatusCode::kExhausted) << source << "\n" << prompt.status().ToString();
-    EXPECT_LT(seconds, kTimeLimit) << source;
   }
 }
 
@@ -144,11 +132,9 @@ TEST(ChatLimits, WidthIsNoDepth) {
     source += fmt::format("{{% if a{} %}}{{% set b{} = 1 %}}{{% endif %}}", i, i);
   source += Repeat("{% elif x %}", 0) + "{% if 0 %}" + Repeat("{% elif 0 %}{% set q = 1 %}", 2000) +
             "{% endif %}done";
-  const auto start = std::chrono::steady_clock::now();
   const Result<RenderedPrompt> prompt = RenderWith(source, ChatJson::array());
   ASSERT_TRUE(prompt.ok()) << prompt.status().ToString();
   EXPECT_EQ(prompt->text, "done");
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), kTimeLimit);
 }
 
 TEST(ChatLimits, DeepRequestsAreRefused) {
