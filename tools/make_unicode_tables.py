@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes src/tokenizer/chat/jinja/unicode_tables.cc: what Python's str methods know about code points.
 
-Run it again only to move to another Unicode version: tools/make_unicode_tables.py > src/tokenizer/chat/jinja/unicode_tables.cc
+Run it again only to move to another Unicode version:
+  tools/make_unicode_tables.py > src/tokenizer/chat/jinja/unicode_tables.cc
 """
 import sys
 import unicodedata
