@@ -173,6 +173,10 @@ TEST(ChatProvenance, FollowsEveryOperation) {
       {"{{ ('a\n' + u).splitlines()[1] }}{{ ('a' + u).partition('H')[1] }}", "[Hé <b> x,yH]"},
       {"{{ '{\"a\": 1}'|from_json }}{{ ('{\"a\": ' ~ n ~ '}')|from_json }}", "{'a': 1}[{'a': 42}]"},
       {"{{ strftime_now('x') }}{{ strftime_now(u[0]) }}", "x[H]"},
+      {"{% for k in dict(a=1, **d) %}{{ k }}{% endfor %}", "a[k]"},
+      {"{% macro m() %}{{ kwargs|list|join }}{% endmacro %}{{ m(z=1) }}{{ m(**d) }}", "z[k]"},
+      {"{{ [1]|tojson(indent=u[0]) }}{{ [1, 2]|tojson(separators=(u[0], ':')) }}", "[[\nH1\n][1H2]]"},
+      {"{{ '{:{}<3}'.format('a', u[0]) }}", "a[HH]"},
       {"{{ 'a'.join([u[0], 'b']) }}|{{ l|first }}{{ l|map('upper')|list|last }}", "[H]ab|[aB]"},
   };
   for (const auto& [source, expected] : cases) EXPECT_EQ(Marked(source), expected) << source;

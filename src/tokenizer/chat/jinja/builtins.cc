@@ -61,7 +61,7 @@ Status FillDict(Runtime& rt, std::string_view function, const Args& args, DictBu
     }
   }
   for (const Keyword& k : args.keywords) {
-    RETURN_IF_ERROR(out->Set(Value::Str(BorrowText(rt, k.name, false)), k.value).status());
+    RETURN_IF_ERROR(out->Set(Value::Str(BorrowText(rt, k.name, k.name_from_user)), k.value).status());
   }
   return Status::Ok();
 }

@@ -197,7 +197,7 @@ Result<Value> Format(Runtime& rt, const Value& input, const Args& args) {
   } else {
     DictBuilder dict(rt);
     for (const Keyword& k : args.keywords) {
-      RETURN_IF_ERROR(dict.Set(Value::Str(BorrowText(rt, k.name, false)), k.value).status());
+      RETURN_IF_ERROR(dict.Set(Value::Str(BorrowText(rt, k.name, k.name_from_user)), k.value).status());
     }
     ASSIGN_OR_RETURN(values, dict.Finish());
   }
@@ -282,6 +282,7 @@ Result<Value> ToJson(Runtime& rt, const Value& input, const Args& args) {
     style.item_separator = ",";
     if (a[1].is_string()) {
       style.indent = std::string(a[1].s->view());
+      style.from_user = HasUser(a[1].s);
     } else {
       constexpr Int kWidest = 1000;
       ASSIGN_OR_RETURN(const Int width, IntArg("tojson", a[1]));
@@ -295,6 +296,7 @@ Result<Value> ToJson(Runtime& rt, const Value& input, const Args& args) {
     if (separators.size() != 2) return InvalidArgument("tojson: separators must be two strings");
     ASSIGN_OR_RETURN(const String* item, TextArg("tojson", separators[0]));
     ASSIGN_OR_RETURN(const String* key, TextArg("tojson", separators[1]));
+    style.from_user = style.from_user || HasUser(item) || HasUser(key);
     style.item_separator = item->view();
     style.key_separator = key->view();
   }

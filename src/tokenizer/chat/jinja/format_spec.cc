@@ -117,12 +117,13 @@ std::string LayOutNumber(const Spec& spec, bool negative, std::string_view prefi
   return head + padding + whole + std::string(rest);
 }
 
-Result<const String*> Align(Runtime& rt, const String* text, const Spec& spec, char default_align) {
+Result<const String*> Align(Runtime& rt, const String* text, const Spec& spec, char default_align,
+                            bool spec_from_user = false) {
   const int64_t padding = spec.width - NumChars(text);
   if (padding <= 0) return text;
   const char align = spec.align == 0 ? default_align : spec.align;
   const int64_t left = align == '<' ? 0 : align == '^' ? padding / 2 : padding;
-  ASSIGN_OR_RETURN(const String* fill, CopyText(rt, spec.fill, HasUser(text)));
+  ASSIGN_OR_RETURN(const String* fill, CopyText(rt, spec.fill, spec_from_user || HasUser(text)));
   return PadText(rt, text, left, padding - left, fill);
 }
 
@@ -235,7 +236,7 @@ Result<const String*> FormatWithSpec(Runtime& rt, const Value& value, std::strin
     if (spec.precision >= 0 && spec.precision < NumChars(text)) {
       text = Substring(rt, text, 0, CharOffset(text, spec.precision));
     }
-    return Align(rt, text, spec, '<');
+    return Align(rt, text, spec, '<', spec_from_user);
   }
   if (value.is_number()) {
     ASSIGN_OR_RETURN(const Spec spec, ParseSpec(spec_text, false));

@@ -39,7 +39,7 @@ Status Interpreter::EvaluateArgs(const ArgList& list, Activation* act, CallArgs*
       if (out->keywords[k].name == name)
         return TypeError("got multiple values for keyword argument '{}'", name);
     }
-    out->keywords.push_back({name, entry.value});
+    out->keywords.push_back({name, entry.value, HasUser(entry.key.s)});
   }
   return Status::Ok();
 }
@@ -127,7 +127,9 @@ Result<const String*> Interpreter::CallMacro(const Macro& macro, const Args& arg
     } else if (def.caller_slot >= 0 && keyword.name == "caller") {
       caller = keyword.value;
     } else if (def.kwargs_slot >= 0) {
-      RETURN_IF_ERROR(extra.Set(Value::Str(BorrowText(rt_, keyword.name, false)), keyword.value).status());
+      RETURN_IF_ERROR(
+          extra.Set(Value::Str(BorrowText(rt_, keyword.name, keyword.name_from_user)), keyword.value)
+              .status());
     } else {
       return TypeError("macro '{}' takes no keyword argument '{}'", macro.name, keyword.name);
     }

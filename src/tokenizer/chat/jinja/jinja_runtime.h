@@ -16,6 +16,7 @@ namespace cachalot::jinja {
 struct Keyword {
   std::string_view name;
   Value value;
+  bool name_from_user = false;  // it was a key of a ** argument
 };
 
 // Arguments of a call, already evaluated.

@@ -187,6 +187,7 @@ class Dumper {
 Result<const String*> DumpJson(Runtime& rt, const Value& value, const JsonStyle& style) {
   StrBuilder out(rt);
   RETURN_IF_ERROR(Dumper(rt, style, &out).Dump(value, 0));
+  if (style.from_user) return CopyText(rt, out.text(), true);
   out.SpreadUser();
   return out.Finish();
 }

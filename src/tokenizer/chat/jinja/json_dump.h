@@ -16,9 +16,10 @@ struct JsonStyle {
   std::string item_separator = ", ";
   std::string key_separator = ": ";
   bool sort_keys = false;
+  bool from_user = false;  // the indent or a separator is the request's
 };
 
-// The text is the request's as a whole if any part of the value is.
+// The text is the request's as a whole if any part of the value or of the style is.
 Result<const String*> DumpJson(Runtime& rt, const Value& value, const JsonStyle& style);
 // Strings are borrowed from `json`, which must outlive the render.
 Result<Value> FromJson(Runtime& rt, const nlohmann::ordered_json& json, bool user, int depth = 0);
