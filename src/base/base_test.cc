@@ -93,6 +93,15 @@ TEST(File, ReadsWritesAndRefuses) {
     ScopedFault fault("file.write");
     EXPECT_FALSE(WriteFileAtomically(path, "broken").ok());
   }
+  // A link's target is replaced, not the link; what is no regular file is written to and stays what it is.
+  const std::string link = (dir / "link").string();
+  std::filesystem::create_symlink(path, link);
+  ASSERT_TRUE(WriteFileAtomically(link, "again").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(*ReadTextFile(path, 5), "again");
+  ASSERT_TRUE(WriteFileAtomically(path, "hello").ok());
+  EXPECT_TRUE(ResolveOutput("/dev/null").in_place);
+  EXPECT_FALSE(ResolveOutput((dir / "new").string()).in_place);
   EXPECT_EQ(*ReadTextFile(path, 5), "hello");
   std::filesystem::remove_all(dir);
 }

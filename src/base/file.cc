@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/fault.h"
@@ -80,8 +81,24 @@ Result<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
   return text;
 }
 
-Status WriteFileAtomically(const std::string& path, std::string_view content) {
-  const std::string temporary = path + ".tmp." + std::to_string(::getpid());
+OutputPlace ResolveOutput(const std::string& path) {
+  OutputPlace place{.path = path};
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return place;
+  if (!S_ISREG(info.st_mode)) {
+    place.in_place = !S_ISDIR(info.st_mode);
+    return place;
+  }
+  if (char* real = ::realpath(path.c_str(), nullptr)) {
+    place.path = real;
+    std::free(real);
+  }
+  return place;
+}
+
+Status WriteFileAtomically(const std::string& name, std::string_view content) {
+  const auto [path, in_place] = ResolveOutput(name);
+  const std::string temporary = in_place ? path : path + ".tmp." + std::to_string(::getpid());
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return InvalidArgument("{}: cannot be written: {}", path, std::strerror(errno));
   size_t done = 0;
@@ -93,9 +110,9 @@ Status WriteFileAtomically(const std::string& path, std::string_view content) {
     else done += static_cast<size_t>(n);
   }
   if (::close(fd) != 0 && error == 0) error = errno;
-  if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0 && !in_place && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) {
-    ::unlink(temporary.c_str());
+    if (!in_place) ::unlink(temporary.c_str());
     return Internal("{}: writing failed: {}", path, std::strerror(error));
   }
   return Status::Ok();

@@ -55,6 +55,13 @@ class Mapping {
 
 // The whole of a small text file; larger than max_bytes is an error.
 Result<std::string> ReadTextFile(const std::string& path, int64_t max_bytes);
+// Where an output of this name really goes. A link is followed, so that its target is replaced and not the link; a pipe
+// or a device is written to as it is, never replaced.
+struct OutputPlace {
+  std::string path;
+  bool in_place = false;  // no regular file: open and write, no rename
+};
+OutputPlace ResolveOutput(const std::string& path);
 // Writes through a temporary file and a rename, so that a reader sees the old file or the whole new one.
 Status WriteFileAtomically(const std::string& path, std::string_view content);
 bool IsDirectory(const std::string& path);

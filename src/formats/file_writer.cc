@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/fault.h"
+#include "base/file.h"
 
 namespace cachalot {
 namespace {
@@ -22,10 +23,13 @@ FileWriter::FileWriter(std::string path, std::string temporary, int fd)
   buffer_.reserve(kBufferBytes);
 }
 
-Result<std::unique_ptr<FileWriter>> FileWriter::Create(const std::string& path) {
+Result<std::unique_ptr<FileWriter>> FileWriter::Create(const std::string& name) {
   static std::atomic<int> serial{0};  // two writers of one process never share a temporary file
-  std::string temporary = fmt::format("{}.tmp.{}.{}", path, ::getpid(), serial.fetch_add(1));
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const OutputPlace place = ResolveOutput(name);
+  const std::string& path = place.path;
+  std::string temporary;  // empty: written in place
+  if (!place.in_place) temporary = fmt::format("{}.tmp.{}.{}", path, ::getpid(), serial.fetch_add(1));
+  const int fd = ::open(place.in_place ? path.c_str() : temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return InvalidArgument("{}: cannot be written: {}", path, std::strerror(errno));
   return std::unique_ptr<FileWriter>(new FileWriter(path, std::move(temporary), fd));
 }
@@ -73,7 +77,7 @@ Status FileWriter::Commit() {
   buffer_.clear();
   const int closed = ::close(fd_);
   fd_ = -1;
-  if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (closed != 0 || (!temporary_.empty() && ::rename(temporary_.c_str(), path_.c_str()) != 0)) {
     return Internal("{}: writing failed: {}", path_, std::strerror(errno));
   }
   temporary_.clear();

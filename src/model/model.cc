@@ -191,12 +191,12 @@ int64_t Model::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int32_t
   const int64_t attention = spec.attention.kind == AttentionKind::kMla
                                 ? MlaLayer::WorkspaceBytes(spec, max_tokens, max_context, num_threads)
                                 : GqaLayer::WorkspaceBytes(spec, max_tokens, num_threads);
-  const int64_t ffn = std::max(FfnLayer::WorkspaceBytes(spec.hidden_size, spec.intermediate, max_tokens),
+  const int64_t ffn = std::max(FfnLayer::WorkspaceBytes(spec.hidden_size, spec.intermediate, max_tokens, num_threads),
                                MoeLayer::WorkspaceBytes(spec, max_tokens, num_threads));
   // Forward and ForwardMtp: cos, sin, normed and (MTP) both halves.
   const int64_t own = 2 * floats(max_tokens * spec.attention.rope.dim / 2) + 3 * floats(max_tokens * spec.hidden_size);
-  const int64_t forward = own + std::max({attention, ffn, MatmulWorkspaceBytes(max_tokens, 2 * int64_t{spec.hidden_size})});
-  return std::max(forward, MatmulWorkspaceBytes(max_logit_rows, spec.hidden_size));
+  const int64_t forward = own + std::max({attention, ffn, MatmulWorkspaceBytes(max_tokens, 2 * int64_t{spec.hidden_size}, num_threads)});
+  return std::max(forward, MatmulWorkspaceBytes(max_logit_rows, spec.hidden_size, num_threads));
 }
 
 }  // namespace cachalot

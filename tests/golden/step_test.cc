@@ -20,13 +20,13 @@ struct Opened {
 };
 
 Opened Open(const std::string& dummy, int32_t layers, const std::string& type, int32_t max_seqs,
-            const std::string& isa = "auto") {
+            const std::string& isa = "auto", int32_t num_threads = 2) {
   ModelOptions options;
   options.dummy = dummy;
   options.dummy_layers = layers;
   options.dummy_type = type;
   options.isa = isa;
-  options.num_threads = 2;
+  options.num_threads = num_threads;
   options.max_seqs = max_seqs;
   options.context = 256;
   options.max_step_tokens = 128;
@@ -97,6 +97,14 @@ TEST(Step, ReadsOnlyTheChosenExperts) {
   const double share = static_cast<double>(moe.top_k) / moe.num_experts;
   EXPECT_GE(ratios[0], share - 1e-9);
   EXPECT_LE(ratios[0], share * (1 + 4 / steps) + 1e-9);
+}
+
+// Scratch grows with the threads: the plan must know how many there are.
+TEST(Step, ManyThreadsFindTheirScratchPlanned) {
+  for (const char* dummy : {"tiny-llama", "tiny-deepseek-v3", "tiny-qwen3-moe"}) {
+    Opened opened = Open(dummy, 0, "Q8_0", 2, "auto", /*num_threads=*/99);
+    EXPECT_GT(DecodeStepBytes(&opened, 2), 0) << dummy;
+  }
 }
 
 TEST(Step, AllocatesNothingInSteadyState) {

@@ -27,9 +27,9 @@ void FfnLayer::Run(const ExecContext& exec, int64_t num_tokens, const float* x, 
   down_.Run(exec, gate_up, 2 * intermediate, num_tokens, residual, hidden, /*accumulate=*/true);
 }
 
-int64_t FfnLayer::WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens) {
+int64_t FfnLayer::WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens, int num_threads) {
   return Workspace::Padded(max_tokens * 2 * intermediate * static_cast<int64_t>(sizeof(float))) +
-         MatmulWorkspaceBytes(max_tokens, std::max(hidden, intermediate));
+         MatmulWorkspaceBytes(max_tokens, std::max(hidden, intermediate), num_threads);
 }
 
 }  // namespace cachalot

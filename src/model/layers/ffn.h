@@ -19,7 +19,7 @@ class FfnLayer {
   // residual [num_tokens, hidden] += ffn(x)
   void Run(const ExecContext& exec, int64_t num_tokens, const float* x, float* residual) const;
 
-  static int64_t WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens);
+  static int64_t WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens, int num_threads);
 
  private:
   Linear gate_up_;

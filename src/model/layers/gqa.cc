@@ -97,7 +97,7 @@ int64_t GqaLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int 
   const int64_t width = q_width + 2 * int64_t{a.num_kv_heads} * a.head_dim;
   const auto floats = [](int64_t n) { return Workspace::Padded(n * static_cast<int64_t>(sizeof(float))); };
   return floats(max_tokens * width) + floats(max_tokens * q_width) +
-         std::max({MatmulWorkspaceBytes(max_tokens, spec.hidden_size), MatmulWorkspaceBytes(max_tokens, q_width),
+         std::max({MatmulWorkspaceBytes(max_tokens, std::max<int64_t>(spec.hidden_size, q_width), num_threads),
                    AttentionWorkspaceBytes(num_threads, a.num_q_heads, a.num_kv_heads, a.head_dim, a.head_dim)});
 }
 

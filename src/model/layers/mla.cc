@@ -261,14 +261,14 @@ int64_t MlaLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int3
       floats(max_tokens * heads * width) + floats(max_tokens * heads * a.kv_lora_rank) + floats(max_tokens) +
       Workspace::Padded(max_tokens * static_cast<int64_t>(sizeof(SeqSpan))) +
       Workspace::Padded(heads * static_cast<int64_t>(sizeof(MatmulGroup))) +
-      std::max({MatmulWorkspaceBytes(max_tokens * heads, std::max(a.nope_dim, a.kv_lora_rank)),
+      std::max({MatmulWorkspaceBytes(max_tokens * heads, std::max(a.nope_dim, a.kv_lora_rank), num_threads),
                 AttentionWorkspaceBytes(num_threads, a.num_q_heads, 1, static_cast<int32_t>(width), a.kv_lora_rank)});
   const int64_t expanded =
       MlaExpandBytes(static_cast<int32_t>(expand_tokens), a.kv_lora_rank, a.num_q_heads, a.nope_dim, a.rope_dim, a.v_dim) +
-      std::max(MatmulWorkspaceBytes(expand_tokens, a.kv_lora_rank),
+      std::max(MatmulWorkspaceBytes(expand_tokens, a.kv_lora_rank, num_threads),
                AttentionWorkspaceBytes(num_threads, a.num_q_heads, a.num_q_heads, a.q_head_dim(), a.v_dim));
-  return base + std::max({absorbed, expanded, MatmulWorkspaceBytes(max_tokens, std::max<int64_t>(spec.hidden_size, in_width)),
-                          MatmulWorkspaceBytes(max_tokens, heads * a.v_dim)});
+  const int64_t widest = std::max({int64_t{spec.hidden_size}, in_width, heads * a.v_dim});
+  return base + std::max({absorbed, expanded, MatmulWorkspaceBytes(max_tokens, widest, num_threads)});
 }
 
 }  // namespace cachalot

@@ -108,10 +108,10 @@ int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int 
                           words(pairs * 2 * moe.intermediate) +
                           Workspace::Padded(moe.num_experts * static_cast<int64_t>(sizeof(MatmulGroup)));
   return routing + std::max({MoeRouteWorkspaceBytes(num_threads, moe.num_experts, moe.num_groups, moe.top_k),
-                             MatmulWorkspaceBytes(max_tokens, spec.hidden_size),
-                             MatmulWorkspaceBytes(pairs, std::max<int64_t>(spec.hidden_size, moe.intermediate)),
+                             MatmulWorkspaceBytes(max_tokens, spec.hidden_size, num_threads),
+                             MatmulWorkspaceBytes(pairs, std::max<int64_t>(spec.hidden_size, moe.intermediate), num_threads),
                              moe.shared_intermediate > 0
-                                 ? FfnLayer::WorkspaceBytes(spec.hidden_size, moe.shared_intermediate, max_tokens)
+                                 ? FfnLayer::WorkspaceBytes(spec.hidden_size, moe.shared_intermediate, max_tokens, num_threads)
                                  : 0});
 }
 
