@@ -73,6 +73,42 @@ TEST_F(ChatGolden, SnippetsEqualJinja2) {
   EXPECT_LT(beyond, 40);
 }
 
+// A character of the private use area at the end of every text of the request, and as a key of every object.
+constexpr std::string_view kMark = "\xee\x80\x80";
+
+void AddMarks(ChatJson* json) {
+  if (json->is_string()) {
+    *json = json->get<std::string>().append(kMark);
+  } else if (json->is_structured()) {
+    for (ChatJson& item : *json) AddMarks(&item);
+    if (json->is_object()) (*json)[fmt::format("k{}", kMark)] = "v";
+  }
+}
+
+// The same snippets over marked values: wherever a mark comes out, it lies in the request's ranges.
+TEST_F(ChatGolden, NoSnippetLosesTheRequestsMarks) {
+  const ChatJson golden = ChatJson::parse(ReadChatFile("snippets.json"));
+  ChatJson context = golden["context"];
+  ChatJson messages = golden["messages"];
+  for (ChatJson& value : context) AddMarks(&value);
+  for (ChatJson& value : messages) AddMarks(&value);
+  const ChatJson& snippets = golden["snippets"];
+  int with_marks = 0;
+  for (size_t i = 0; i < snippets.size(); i += 3 * kStride) {
+    const Result<RenderedPrompt> prompt = RenderWith(snippets[i][0].get<std::string>(), messages, context);
+    if (!prompt.ok()) continue;
+    const std::string user = UserText(*prompt);
+    const auto marks = [](std::string_view text) {
+      int n = 0;
+      for (size_t at = text.find(kMark); at != text.npos; at = text.find(kMark, at + 1)) ++n;
+      return n;
+    };
+    EXPECT_EQ(marks(user), marks(prompt->text)) << snippets[i][0];
+    with_marks += marks(user) > 0;
+  }
+  EXPECT_GT(with_marks, static_cast<int>(300 / kStride));
+}
+
 TEST_F(ChatGolden, ChatsEqualJinja2) {
   const ChatJson golden = ChatJson::parse(ReadChatFile("chats.json"));
   int compared = 0;

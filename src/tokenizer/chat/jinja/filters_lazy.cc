@@ -240,6 +240,8 @@ Result<Value> Batch(Runtime& rt, const Value& input, const Args& args) {
     if (row.empty()) return out;
     if (!Absent(arg[1])) {
       ASSIGN_OR_RETURN(const int64_t width, IndexArg("batch", arg[0]));
+      constexpr int64_t kWidest = 1 << 24;
+      if (width > kWidest) return Exhausted("batch: a row of {} is longer than {}", width, kWidest);
       RETURN_IF_ERROR(r.Room(width * static_cast<int64_t>(sizeof(Value))));
       while (static_cast<int64_t>(row.size()) < width) row.push_back(arg[1]);
     }

@@ -39,7 +39,7 @@ Result<Int> IntArg(std::string_view function, const Value& value) {
 }
 
 Result<int64_t> IndexArg(std::string_view function, const Value& value) {
-  constexpr int64_t kLimit = int64_t{1} << 62;
+  constexpr int64_t kLimit = int64_t{1} << 60;
   ASSIGN_OR_RETURN(const Int i, IntArg(function, value));
   return static_cast<int64_t>(std::clamp<Int>(i, -kLimit, kLimit));
 }

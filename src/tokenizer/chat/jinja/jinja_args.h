@@ -27,7 +27,7 @@ Status ExpectNoArgs(std::string_view function, const Args& args);
 
 // What Python takes for an index: int and bool.
 Result<Int> IntArg(std::string_view function, const Value& value);
-// The same, kept within ±2^62.
+// The same, kept within ±2^60: two of them can be added.
 Result<int64_t> IndexArg(std::string_view function, const Value& value);
 Result<const String*> TextArg(std::string_view function, const Value& value);
 inline bool Given(const Value& value) {
