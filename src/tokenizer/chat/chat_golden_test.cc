@@ -24,7 +24,7 @@ class ChatGolden : public ::testing::Test {
 
 // Sanitizers are slow: they see a part of the snippets.
 #ifdef CACHALOT_SANITIZED
-constexpr size_t kStride = 5;
+constexpr size_t kStride = 10;
 #else
 constexpr size_t kStride = 1;
 #endif
