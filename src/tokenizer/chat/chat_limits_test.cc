@@ -86,6 +86,39 @@ TEST(ChatLimits, HostileTemplatesEnd) {
   }
 }
 
+TEST(ChatLimits, WidthsBeyondAllNumbers) {
+  // Found by fuzzing: products and sums of what a template says must not overflow.
+  const ChatJson context = {{"l", {1, 2, 3}}};
+  for (const char* width : {"99999999999999999999", "-99999999999999999999", "2**62", "-(2**62)", "2**126"}) {
+    for (const char* use : {"l|batch(W, 0)|list",
+                            "l|slice(W)|list",
+                            "'a'|center(W)",
+                            "'abc'|truncate(W, leeway=W)",
+                            "'a' * W",
+                            "[1] * W",
+                            "l[W:W:W]",
+                            "'abc'[:W]",
+                            "range(W, W + 1, W)[::-1]",
+                            "'a'.zfill(W)",
+                            "'abc'.find('c', W, W)",
+                            "'a\t'.expandtabs(W)",
+                            "W // -1",
+                            "W * W",
+                            "(W)|abs",
+                            "(W)|round(-3)",
+                            "2.5|round(W)",
+                            "'%*d' % (W, 1)",
+                            "'a'.ljust(W)",
+                            "l|tojson(indent=W)"}) {
+      std::string source = fmt::format("{{{{ {} }}}}", use);
+      for (size_t at = source.find('W'); at != source.npos; at = source.find('W', at))
+        source.replace(at, 1, width);
+      const Result<RenderedPrompt> prompt = RenderWith(source, ChatJson::array(), context, Tight());
+      EXPECT_TRUE(prompt.ok() || !prompt.status().message().empty()) << source;
+    }
+  }
+}
+
 std::string Repeat(std::string_view text, int count) {
   std::string out;
   for (int i = 0; i < count; ++i) out += text;

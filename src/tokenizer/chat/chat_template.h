@@ -29,8 +29,8 @@ struct ChatInput {
   const ChatJson* documents = nullptr;
   bool add_generation_prompt = true;
   const ChatJson* extra = nullptr;  // chat_template_kwargs: {"enable_thinking": false}; null: none
-  std::optional<int64_t>
-      now_unix_seconds;  // what strftime_now() shows, in local time; the clock when not set
+  // What strftime_now() shows, in local time; the clock when not set.
+  std::optional<int64_t> now_unix_seconds;
 
   // Bends OpenAI-shaped messages to what this template can read (see ChatTemplateCaps): text parts are joined
   // with newlines, a missing content becomes null and null becomes "" where null would fail, tool-call
@@ -61,15 +61,14 @@ enum class ToolArgumentsForm { kEither, kString, kObject };
 
 // What a template can do, found by rendering small probes when it is parsed.
 struct ChatTemplateCaps {
-  bool supports_system = false;        // a system message's text reaches the prompt
-  bool supports_tools = false;         // a tool's name reaches the prompt
-  bool supports_tool_calls = false;    // an assistant's tool call reaches the prompt
-  bool supports_tool_results = false;  // a "tool" message's text reaches the prompt
-  bool mentions_enable_thinking =
-      false;                         // reads the variable `enable_thinking` (or its older name `thinking`)
-  bool opens_think = false;          // by default the generation prompt ends inside <think>
-  bool reads_content_parts = false;  // takes a list of {"type": "text", …} parts itself
-  bool needs_text_content = false;   // fails on an assistant's tool call whose content is null
+  bool supports_system = false;           // a system message's text reaches the prompt
+  bool supports_tools = false;            // a tool's name reaches the prompt
+  bool supports_tool_calls = false;       // an assistant's tool call reaches the prompt
+  bool supports_tool_results = false;     // a "tool" message's text reaches the prompt
+  bool mentions_enable_thinking = false;  // reads the variable `enable_thinking` or `thinking`
+  bool opens_think = false;               // by default the generation prompt ends inside <think>
+  bool reads_content_parts = false;       // takes a list of {"type": "text", …} parts itself
+  bool needs_text_content = false;        // fails on an assistant's tool call whose content is null
   ToolArgumentsForm tool_arguments = ToolArgumentsForm::kEither;
 };
 

@@ -1,4 +1,6 @@
 // Filters that give Python generators: nothing happens before the first item is asked for, and they run once.
+#include <algorithm>
+
 #include "tokenizer/chat/jinja/dict.h"
 #include "tokenizer/chat/jinja/filters.h"
 #include "tokenizer/chat/jinja/iterate.h"
@@ -242,7 +244,7 @@ Result<Value> Batch(Runtime& rt, const Value& input, const Args& args) {
       ASSIGN_OR_RETURN(const int64_t width, IndexArg("batch", arg[0]));
       constexpr int64_t kWidest = 1 << 24;
       if (width > kWidest) return Exhausted("batch: a row of {} is longer than {}", width, kWidest);
-      RETURN_IF_ERROR(r.Room(width * static_cast<int64_t>(sizeof(Value))));
+      RETURN_IF_ERROR(r.Room(std::max<int64_t>(width, 0) * static_cast<int64_t>(sizeof(Value))));
       while (static_cast<int64_t>(row.size()) < width) row.push_back(arg[1]);
     }
     RETURN_IF_ERROR(flush());
