@@ -3,13 +3,14 @@
 //
 // Bound: the bytes of the visible keys and values. Each of a block's four warps is a stream of its own over every fourth
 // run of 16 tokens: cp.async into its own ring, scores and values on tensor cores, its own online softmax; no barrier until
-// the four are merged. Blocks stay and take items from the schedule.
+// the four are merged. Blocks stay and take items from the schedule. The tensor cores wait for memory anyway: queries and
+// weights go through them twice, rounded and rest.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/tensor_core.cuh"
-#include "device/cuda/value.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
+#include "kernels/attention/attention_tile.cuh"
 #include "kernels/common/paged_kv.cuh"
 
 namespace cachalot {
@@ -27,7 +28,8 @@ struct Geometry {
   static constexpr int kPieces = kDim / 8;                  // of 16 bytes in a row
   static constexpr int kRunBytes = kRun * kRowBytes;        // keys, or values, of a run
   static constexpr int kStages = kDim == 64 ? 4 : 3;
-  static constexpr int kQBytes = kRows * kRowBytes;
+  static constexpr int kQTileBytes = kRows * kRowBytes;
+  static constexpr int kQBytes = 2 * kQTileBytes;  // rounded queries, then their rests
   static constexpr int kRingBytes = kStages * 2 * kRunBytes;
   static constexpr int kMergePitch = kDim + 8;              // floats; over the rings once they are empty
   static constexpr int kSharedBytes = kQBytes + kWarps * kRingBytes;
@@ -88,15 +90,19 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, uint32_t values, uint32
                                           const Visible& visible, WarpState<kDim>* state) {
   using G = Geometry<kDim>;
   const int lane = threadIdx.x % 32;
-  float s[2][4] = {};
+  float s[2][4] = {}, rest[2][4] = {};
   constexpr int kUnroll = kDim == 256 ? 2 : kDim / 16;  // 128 accumulators leave few registers
 #pragma unroll kUnroll
   for (int kk = 0; kk < kDim / 16; ++kk) {
-    uint32_t q[4], k[4];
-    LoadMatrix4(q, q_shared + Swizzled<G::kRowBytes>(lane & 15, kk * 2 + (lane >> 4)));
+    uint32_t q[4], q_rest[4], k[4];
+    const uint32_t q_at = q_shared + Swizzled<G::kRowBytes>(lane & 15, kk * 2 + (lane >> 4));
+    LoadMatrix4(q, q_at);
+    LoadMatrix4(q_rest, q_at + G::kQTileBytes);
     LoadMatrix4(k, keys + Swizzled<G::kRowBytes>((lane & 7) + ((lane >> 4) << 3), kk * 2 + ((lane >> 3) & 1)));
     Mma(s[0], q, k[0], k[1], T{});
     Mma(s[1], q, k[2], k[3], T{});
+    Mma(rest[0], q_rest, k[0], k[1], T{});
+    Mma(rest[1], q_rest, k[2], k[3], T{});
   }
   float largest[2] = {-CUDART_INF_F, -CUDART_INF_F};
 #pragma unroll
@@ -104,7 +110,8 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, uint32_t values, uint32
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int t = t0 + n * 8 + (lane & 3) * 2 + (c & 1);
-      if (t < visible.begin[c / 2] || t >= visible.end[c / 2]) s[n][c] = -CUDART_INF_F;
+      const bool seen = t >= visible.begin[c / 2] && t < visible.end[c / 2];
+      s[n][c] = seen ? AddScoreRest(s[n][c], rest[n][c]) : -CUDART_INF_F;
       largest[c / 2] = fmaxf(largest[c / 2], s[n][c]);
     }
   }
@@ -137,12 +144,16 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, uint32_t values, uint32
   }
   const uint32_t p[4] = {Pack2(s[0][0], s[0][1], T{}), Pack2(s[0][2], s[0][3], T{}), Pack2(s[1][0], s[1][1], T{}),
                          Pack2(s[1][2], s[1][3], T{})};
+  const uint32_t p_rest[4] = {PackRest2(s[0][0], s[0][1], p[0], T{}), PackRest2(s[0][2], s[0][3], p[1], T{}),
+                              PackRest2(s[1][0], s[1][1], p[2], T{}), PackRest2(s[1][2], s[1][3], p[3], T{})};
 #pragma unroll
   for (int d = 0; d < kDim / 16; ++d) {
     uint32_t v[4];
     LoadMatrix4Transposed(v, values + Swizzled<G::kRowBytes>(lane & 15, d * 2 + (lane >> 4)));
     Mma(state->o[2 * d], p, v[0], v[1], T{});
     Mma(state->o[2 * d + 1], p, v[2], v[3], T{});
+    Mma(state->o[2 * d], p_rest, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p_rest, v[2], v[3], T{});
   }
 }
 
@@ -178,14 +189,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
       row_l[tid] = 0;
     }
     __syncthreads();
-    for (int e = tid; e < kRows * kDim; e += kThreads) {
-      const int r = e / kDim, d = e % kDim;
-      const TileRow row = rows[r];
-      const float q = row.position < 0
-                          ? 0.0f
-                          : p.q[row.row * p.q_token_stride + row.head * p.q_head_stride + d] * (p.scale * kLog2E);
-      FromF32(q, reinterpret_cast<T*>(shared + Swizzled<G::kRowBytes>(r, d / 8)) + d % 8);
-    }
+    StoreQueries<T, kRows, kDim, kThreads, true, true>(p, rows, q_shared, q_shared + G::kQTileBytes);
     Visible visible;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

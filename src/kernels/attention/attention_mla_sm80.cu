@@ -3,14 +3,15 @@
 // A tile is 16, 32 or 64 rows (token, head); a block of eight warps takes 64 tokens at a time into shared memory (two
 // stages), once, for scores and for values. Scores: warps share out m-tiles and tokens; values: each warp owns 64 of the 512
 // columns for all rows. Sums of weights come from one more column of ones on the tensor cores, so a row's bits do not depend
-// on how many rows share its tile.
+// on how many rows share its tile. Queries and weights go through the tensor cores twice, rounded and rest: always where
+// memory is the bound (one m-tile) and in deterministic mode, else where a tile sees few tokens.
 // Bound: 1152 bytes a token and sequence up to about 64 heads, tensor cores above.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/tensor_core.cuh"
-#include "device/cuda/value.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
+#include "kernels/attention/attention_tile.cuh"
 #include "kernels/common/paged_kv.cuh"
 
 namespace cachalot {
@@ -34,7 +35,12 @@ struct Geometry {
   static constexpr int kSlices = kWarps / kM;      // warps that share an m-tile's tokens
   static constexpr int kN = kTokens / kSlices / 8; // n-tiles of 8 tokens of a warp
   static constexpr int kQBytes = kRows * kRowBytes;
-  static constexpr int kSharedBytes = kQBytes + 2 * kStageBytes + kRows * kWeightBytes;
+  // The rests have memory of their own up to two m-tiles. With four, the queries' lie in the second stage (such a tile sees
+  // few tokens, and takes them one stage at a time) and the weights' take turns with the weights.
+  static constexpr bool kRoom = kM <= 2;
+  static constexpr int kWeightsBytes = kRows * kWeightBytes;
+  static constexpr int kSharedBytes = (kRoom ? 2 : 1) * (kQBytes + kWeightsBytes) + 2 * kStageBytes;
+  static_assert(kRoom || kQBytes <= kStageBytes);
 };
 
 __device__ __forceinline__ uint32_t Ones(__half) { return 0x3c003c00u; }
@@ -89,27 +95,28 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
   const int g = lane / 4, quad = lane % 4;
   const int m_tile = warp / G::kSlices, slice = warp % G::kSlices;  // of the scores
   const uint32_t q_shared = SharedAddress(shared);
-  const uint32_t stages = q_shared + G::kQBytes;
+  const uint32_t stages = q_shared + (G::kRoom ? 2 : 1) * G::kQBytes;
   const uint32_t weights = stages + 2 * kStageBytes;
+  const uint32_t q_rest = G::kRoom ? q_shared + G::kQBytes : stages + kStageBytes;
+  const uint32_t weights_rest = weights + (G::kRoom ? G::kWeightsBytes : 0);
 
   for (int work = static_cast<int>(blockIdx.x); work < s.counts->num_items; work += static_cast<int>(gridDim.x)) {
     const SplitItem item = s.items[work];
     const SeqSpan span = spans[item.span];
     const TileRange range = RangeOfTile(span, item.tile, G::kRows, s.group, s.window);
     const int low = range.begin, high = min(range.end, item.end);
+    const bool precise = kM == 1 || kFold || range.end - range.begin <= kPreciseTokens;
+    const bool two_stages = G::kRoom || !precise;
 
     __syncthreads();  // the last item's rows, queries and stages have been read
     CopyStage<T>(p.kv, span.slot, item.begin, low, high, stages);
     CommitAsync();
     if (tid < G::kRows) rows[tid] = RowOfTile(span, item.tile * G::kRows + tid, s.group, 0);
     __syncthreads();
-    for (int e = tid; e < G::kRows * kKeyDim; e += kThreads) {
-      const int r = e / kKeyDim, d = e % kKeyDim;
-      const TileRow row = rows[r];
-      const float q = row.position < 0
-                          ? 0.0f
-                          : p.q[row.row * p.q_token_stride + row.head * p.q_head_stride + d] * (p.scale * kLog2E);
-      FromF32(q, reinterpret_cast<T*>(shared + Swizzled<kRowBytes>(r, d / 8)) + d % 8);
+    if (precise) {
+      StoreQueries<T, G::kRows, kKeyDim, kThreads, true, true>(p, rows, q_shared, q_rest);
+    } else {
+      StoreQueries<T, G::kRows, kKeyDim, kThreads, true, false>(p, rows, q_shared, q_rest);
     }
     int visible_begin[2], visible_end[2];  // of this thread's rows of the scores
 #pragma unroll
@@ -128,10 +135,15 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
     const int num_rounds = (item.end - item.begin + kTokens - 1) / kTokens;
     for (int round = 0; round < num_rounds; ++round) {
       const int t0 = item.begin + round * kTokens;
-      const uint32_t stage = stages + round % 2 * kStageBytes;
+      const uint32_t stage = stages + (two_stages ? round % 2 * kStageBytes : 0);
+      if (!two_stages && round > 0) {
+        __syncthreads();  // the stage has been read
+        CopyStage<T>(p.kv, span.slot, t0, low, high, stage);
+        CommitAsync();
+      }
       WaitAsync<0>();
       __syncthreads();  // this stage is there; the other one and the weights have been read
-      if (round + 1 < num_rounds) {
+      if (two_stages && round + 1 < num_rounds) {
         CopyStage<T>(p.kv, span.slot, t0 + kTokens, low, high, stages + (round + 1) % 2 * kStageBytes);
         CommitAsync();
       }
@@ -139,14 +151,16 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
       // Scores of m_tile against tokens [slice * 8 kN, ...): two chains of sums over even and odd steps.
       float score[G::kN][4];
       {
-        float even[G::kN][4] = {}, odd[G::kN][4] = {};
+        float even[G::kN][4] = {}, odd[G::kN][4] = {}, rest[G::kN][4] = {};
         const int first = slice * 8 * G::kN;
 #pragma unroll 2
         for (int kk = 0; kk < kKeyDim / 32; ++kk) {
-          uint32_t q[2][4];
+          uint32_t q[2][4], q_low[2][4];
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            LoadMatrix4(q[h], q_shared + Swizzled<kRowBytes>(m_tile * 16 + (lane & 15), kk * 4 + h * 2 + (lane >> 4)));
+            const uint32_t at = Swizzled<kRowBytes>(m_tile * 16 + (lane & 15), kk * 4 + h * 2 + (lane >> 4));
+            LoadMatrix4(q[h], q_shared + at);
+            if (precise) LoadMatrix4(q_low[h], q_rest + at);
           }
 #pragma unroll
           for (int n = 0; n < G::kN; ++n) {
@@ -154,6 +168,10 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
             LoadMatrix4(k, stage + Swizzled<kRowBytes>(first + n * 8 + (lane & 7), kk * 4 + (lane >> 3)));
             Mma(even[n], q[0], k[0], k[1], T{});
             Mma(odd[n], q[1], k[2], k[3], T{});
+            if (precise) {
+              Mma(rest[n], q_low[0], k[0], k[1], T{});
+              Mma(rest[n], q_low[1], k[2], k[3], T{});
+            }
           }
         }
         float largest[2] = {-CUDART_INF_F, -CUDART_INF_F};
@@ -163,7 +181,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
           for (int c = 0; c < 4; ++c) {
             const int t = t0 + first + n * 8 + quad * 2 + (c & 1);
             const bool seen = t >= visible_begin[c / 2] && t < visible_end[c / 2];
-            score[n][c] = seen ? even[n][c] + odd[n][c] : -CUDART_INF_F;
+            score[n][c] = seen ? AddScoreRest(even[n][c] + odd[n][c], rest[n][c]) : -CUDART_INF_F;
             largest[c / 2] = fmaxf(largest[c / 2], score[n][c]);
           }
         }
@@ -176,7 +194,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
       }
       __syncthreads();
 
-      // Weights into shared memory; the state's largest and factors, every warp for itself.
+      // Scores become weights; the state's largest and factors, every warp for itself.
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = m_tile * 16 + g + 8 * r;
@@ -185,10 +203,8 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
         const bool none = score_m[r] == -CUDART_INF_F;
 #pragma unroll
         for (int n = 0; n < G::kN; ++n) {
-          const float a = none ? 0.0f : exp2f(score[n][2 * r] - score_m[r]);
-          const float b = none ? 0.0f : exp2f(score[n][2 * r + 1] - score_m[r]);
-          const uint32_t at = weights + Swizzled<kWeightBytes>(row, slice * G::kN + n) + quad * 4;
-          asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(at), "r"(Pack2(a, b, T{})) : "memory");
+          score[n][2 * r] = none ? 0.0f : exp2f(score[n][2 * r] - score_m[r]);
+          score[n][2 * r + 1] = none ? 0.0f : exp2f(score[n][2 * r + 1] - score_m[r]);
         }
       }
       bool changed = false;
@@ -216,28 +232,67 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
           }
         }
       }
-      __syncthreads();
 
-      // Values: this warp's columns for all rows.
+      const auto store = [&](bool high_part, bool rest_part) {
 #pragma unroll
-      for (int kk = 0; kk < kTokens / 16; ++kk) {
-        uint32_t w[kM][4];
+        for (int n = 0; n < G::kN; ++n) {
 #pragma unroll
-        for (int i = 0; i < kM; ++i) {
-          LoadMatrix4(w[i], weights + Swizzled<kWeightBytes>(i * 16 + (lane & 15), kk * 2 + (lane >> 4)));
-          Mma(state.l[i], w[i], Ones(T{}), Ones(T{}), T{});
-        }
-#pragma unroll
-        for (int d = 0; d < kColumns / 16; ++d) {
-          uint32_t v[4];
-          LoadMatrix4Transposed(v, stage + Swizzled<kRowBytes>(kk * 16 + (lane & 15),
-                                                               warp * (kColumns / 8) + d * 2 + (lane >> 4)));
-#pragma unroll
-          for (int i = 0; i < kM; ++i) {
-            Mma(state.o[i][2 * d], w[i], v[0], v[1], T{});
-            Mma(state.o[i][2 * d + 1], w[i], v[2], v[3], T{});
+          for (int r = 0; r < 2; ++r) {
+            const float a = score[n][2 * r], b = score[n][2 * r + 1];
+            const uint32_t at = Swizzled<kWeightBytes>(m_tile * 16 + g + 8 * r, slice * G::kN + n) + quad * 4;
+            const uint32_t rounded = Pack2(a, b, T{});
+            if (high_part) StoreShared32(weights + at, rounded);
+            if (rest_part) StoreShared32(weights_rest + at, PackRest2(a, b, rounded, T{}));
           }
         }
+      };
+      // Values: this warp's columns for all rows.
+      const auto values = [&](const auto&... tiles) {
+#pragma unroll
+        for (int kk = 0; kk < kTokens / 16; ++kk) {
+          uint32_t w[sizeof...(tiles)][kM][4];
+          int part = 0;
+          const auto load = [&](uint32_t tile) {
+#pragma unroll
+            for (int i = 0; i < kM; ++i) {
+              LoadMatrix4(w[part][i], tile + Swizzled<kWeightBytes>(i * 16 + (lane & 15), kk * 2 + (lane >> 4)));
+              Mma(state.l[i], w[part][i], Ones(T{}), Ones(T{}), T{});
+            }
+            ++part;
+          };
+          (load(tiles), ...);
+#pragma unroll
+          for (int d = 0; d < kColumns / 16; ++d) {
+            uint32_t v[4];
+            LoadMatrix4Transposed(v, stage + Swizzled<kRowBytes>(kk * 16 + (lane & 15),
+                                                                 warp * (kColumns / 8) + d * 2 + (lane >> 4)));
+#pragma unroll
+            for (int which = 0; which < static_cast<int>(sizeof...(tiles)); ++which) {
+#pragma unroll
+              for (int i = 0; i < kM; ++i) {
+                Mma(state.o[i][2 * d], w[which][i], v[0], v[1], T{});
+                Mma(state.o[i][2 * d + 1], w[which][i], v[2], v[3], T{});
+              }
+            }
+          }
+        }
+      };
+      if (!precise) {
+        store(true, false);
+        __syncthreads();
+        values(weights);
+      } else if constexpr (G::kRoom) {
+        store(true, true);
+        __syncthreads();
+        values(weights, weights_rest);
+      } else {
+        store(true, false);
+        __syncthreads();
+        values(weights);
+        __syncthreads();
+        store(false, true);
+        __syncthreads();
+        values(weights);
       }
 
       if constexpr (kFold) {

@@ -1,12 +1,13 @@
 // Ragged chunked prefill over a paged 16-bit cache that already holds the chunk: 64 rows (token, head of a group) a block,
 // four warps of 16 rows, 64 tokens at a time in two stages (FlashAttention-2, Dao 2023, on mma.sync).
-// Bound: tensor cores, 2 (k_dim + v_dim) flops for each visible pair of row and token.
+// Bound: tensor cores, 2 (k_dim + v_dim) flops for each visible pair of row and token. Tiles that see few tokens keep the
+// rests of queries and weights too.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/tensor_core.cuh"
-#include "device/cuda/value.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
+#include "kernels/attention/attention_tile.cuh"
 #include "kernels/common/paged_kv.cuh"
 
 namespace cachalot {
@@ -63,6 +64,7 @@ __global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, 
                                                              AttentionSchedule s) {
   using G = Geometry<kKeyDim, kValueDim>;
   extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ TileRow rows[kRows];
   if (static_cast<int>(blockIdx.x) >= s.counts->num_prefill_items) return;
   const PrefillItem item = s.prefill[blockIdx.x];
   const int kv_head = static_cast<int>(blockIdx.y);
@@ -76,25 +78,25 @@ __global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, 
 
   CopyStage<T, kKeyDim, kValueDim>(p.kv, span.slot, kv_head, begin, range.begin, range.end, stages);
   CommitAsync();
-  for (int e = tid; e < kRows * kKeyDim; e += kThreads) {
-    const int r = e / kKeyDim, d = e % kKeyDim;
-    const TileRow row = RowOfTile(span, item.tile * kRows + r, s.group, kv_head);
-    const float q = row.position < 0
-                        ? 0.0f
-                        : p.q[row.row * p.q_token_stride + row.head * p.q_head_stride + d] * (p.scale * kLog2E);
-    FromF32(q, reinterpret_cast<T*>(shared + Swizzled<G::kKeyBytes>(r, d / 8)) + d % 8);
-  }
+  if (tid < kRows) rows[tid] = RowOfTile(span, item.tile * kRows + tid, s.group, kv_head);
+  __syncthreads();
+  StoreQueries<T, kRows, kKeyDim, kThreads, true, false>(p, rows, q_shared, q_shared);
   __syncthreads();
   uint32_t q[kKeyDim / 16][4];
 #pragma unroll
   for (int kk = 0; kk < kKeyDim / 16; ++kk) {
     LoadMatrix4(q[kk], q_shared + Swizzled<G::kKeyBytes>(warp * 16 + (lane & 15), kk * 2 + (lane >> 4)));
   }
+  const bool precise = range.end - range.begin <= kPreciseTokens;
+  if (precise) {  // the rests take the place of the queries, which are in registers now
+    __syncthreads();
+    StoreQueries<T, kRows, kKeyDim, kThreads, false, true>(p, rows, q_shared, q_shared);
+  }
   TileRow row[2];
   int visible_begin[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    row[r] = RowOfTile(span, item.tile * kRows + warp * 16 + lane / 4 + 8 * r, s.group, kv_head);
+    row[r] = rows[warp * 16 + lane / 4 + 8 * r];
     visible_begin[r] = VisibleBegin(row[r].position, s.window);
   }
 
@@ -131,6 +133,27 @@ __global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, 
                                                      kk * 2 + ((lane >> 3) & 1)));
         Mma(score[2 * n], q[kk], k[0], k[1], T{});
         Mma(score[2 * n + 1], q[kk], k[2], k[3], T{});
+      }
+    }
+    if (precise) {
+      float rest[kTokens / 8][4] = {};
+#pragma unroll 2
+      for (int kk = 0; kk < kKeyDim / 16; ++kk) {
+        uint32_t q_rest[4];
+        LoadMatrix4(q_rest, q_shared + Swizzled<G::kKeyBytes>(warp * 16 + (lane & 15), kk * 2 + (lane >> 4)));
+#pragma unroll
+        for (int n = 0; n < kTokens / 16; ++n) {
+          uint32_t k[4];
+          LoadMatrix4(k, keys + Swizzled<G::kKeyBytes>(n * 16 + (lane & 7) + ((lane >> 4) << 3),
+                                                       kk * 2 + ((lane >> 3) & 1)));
+          Mma(rest[2 * n], q_rest, k[0], k[1], T{});
+          Mma(rest[2 * n + 1], q_rest, k[2], k[3], T{});
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) score[n][c] = AddScoreRest(score[n][c], rest[n][c]);
       }
     }
     float largest[2] = {m[0], m[1]};
@@ -172,12 +195,23 @@ __global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, 
       const uint32_t w[4] = {Pack2(score[2 * kk][0], score[2 * kk][1], T{}), Pack2(score[2 * kk][2], score[2 * kk][3], T{}),
                              Pack2(score[2 * kk + 1][0], score[2 * kk + 1][1], T{}),
                              Pack2(score[2 * kk + 1][2], score[2 * kk + 1][3], T{})};
+      uint32_t w_rest[4];
+      if (precise) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          w_rest[i] = PackRest2(score[2 * kk + i / 2][i % 2 * 2], score[2 * kk + i / 2][i % 2 * 2 + 1], w[i], T{});
+        }
+      }
 #pragma unroll
       for (int d = 0; d < kValueDim / 16; ++d) {
         uint32_t v[4];
         LoadMatrix4Transposed(v, values + Swizzled<G::kValueBytes>(kk * 16 + (lane & 15), d * 2 + (lane >> 4)));
         Mma(o[2 * d], w, v[0], v[1], T{});
         Mma(o[2 * d + 1], w, v[2], v[3], T{});
+        if (precise) {
+          Mma(o[2 * d], w_rest, v[0], v[1], T{});
+          Mma(o[2 * d + 1], w_rest, v[2], v[3], T{});
+        }
       }
     }
   }
