@@ -187,9 +187,12 @@ std::vector<float> RunGpu(const Step& step, Mode mode) {
   return gpu.Collect(step.spans);
 }
 
-// Queries and weights are rounded to the cache's 16-bit type before they meet the tensor cores.
-Tolerance ToleranceOf(const Shape& s, Mode mode) {
+// Queries and weights are rounded to the cache's 16-bit type before they meet the tensor cores. Where a row may see few
+// tokens the rests go in as well: always in deterministic mode, else in every kernel up to 512 tokens.
+Tolerance ToleranceOf(const Shape& s, Mode mode, std::span<const Part> parts = {}) {
   if (mode.math == CudaMath::kF32 || s.kv.dtype == DType::kF32) return {1e-6, 5e-5, 5e-5, 1 - 1e-8};
+  const bool few = std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.kv_len <= 512; });
+  if (mode.deterministic || (few && !parts.empty())) return {1e-6, 0, 5e-4, 1 - 1e-6};
   return s.kv.dtype == DType::kBF16 ? Tolerance{1e-6, 0, 2e-2, 1 - 5e-5} : Tolerance{1e-6, 0, 3e-3, 1 - 1e-6};
 }
 
@@ -226,6 +229,7 @@ const std::vector<std::vector<Part>>& Batches() {
       {{5, 5, 1}, {1, 257, 2}, {33, 100, 3}, {0, 0, 4}, {2, 130, 5}},
       {{1, 1500, 1}},
       {{70, 330, 1}, {1, 50, 2}},
+      {{300, 300, 1}, {1, 40, 2}, {130, 1100, 3}},
   };
   return batches;
 }
@@ -242,7 +246,7 @@ TEST_P(GpuAttentionShapes, AgainstTheReference) {
       SCOPED_TRACE(fmt::format("{} batch {}{}{}", Name(s), b, mode.math == CudaMath::kF32 ? " F32" : " fast",
                                mode.deterministic ? " deterministic" : ""));
       const std::vector<float> got = RunGpu(step, mode);
-      const Comparison c = Compare(got, want, ToleranceOf(s, mode));
+      const Comparison c = Compare(got, want, ToleranceOf(s, mode, step.parts));
       EXPECT_TRUE(c.ok) << c.message << " (row of heads is " << s.num_q_heads * s.kv.v_dim << " wide)";
       EXPECT_EQ(FirstBitDifference(RunGpu(step, mode), got), "") << "second run";
       const Step moved(s, Batches()[b], 99);  // other blocks
@@ -275,7 +279,7 @@ TEST_F(GpuAttention, LongAndMany) {
         SCOPED_TRACE(fmt::format("{} batch {}{}", Name(s), b, deterministic ? " deterministic" : ""));
         const Mode mode{CudaMath::kFast, deterministic};
         const std::vector<float> got = RunGpu(step, mode);
-        const Comparison c = Compare(got, want, ToleranceOf(s, mode));
+        const Comparison c = Compare(got, want, ToleranceOf(s, mode, step.parts));
         EXPECT_TRUE(c.ok) << c.message;
         EXPECT_EQ(FirstBitDifference(RunGpu(step, mode), got), "");
       }

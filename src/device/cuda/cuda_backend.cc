@@ -22,6 +22,7 @@ CudaBackend MakeBackend() {
   backend.attention = &CudaAttention;
   backend.moe_route = &CudaMoeRoute;
   backend.moe_sort = &CudaMoeSort;
+  backend.mla_split = &CudaMlaSplit;
   backend.mla_gather = &CudaMlaGather;
   backend.mla_assemble = &CudaMlaAssemble;
   backend.sample_history = &CudaSampleHistory;

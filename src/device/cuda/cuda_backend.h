@@ -21,6 +21,7 @@ struct CudaBatch;
 struct CudaEmbedParams;
 struct CudaMlaAssembleParams;
 struct CudaMlaGatherParams;
+struct CudaMlaSplitParams;
 struct CudaSampleHistoryParams;
 struct CudaSampleParams;
 struct MoeRouteParams;
@@ -81,6 +82,8 @@ struct CudaBackend {
   // row_slots: CudaBatch's, or null; the pairs of rows without a slot are left out.
   CudaStatus (*moe_sort)(const CudaExec& exec, const MoeSortParams& params, const int32_t* row_slots);
 
+  // Once a step: a batch's spans into those whose MLA is absorbed and those whose MLA is expanded.
+  CudaStatus (*mla_split)(const CudaExec& exec, const CudaBatch& batch, const CudaMlaSplitParams& params);
   CudaStatus (*mla_gather)(const CudaExec& exec, const CudaMlaGatherParams& params);
   CudaStatus (*mla_assemble)(const CudaExec& exec, const CudaMlaAssembleParams& params);
 

@@ -17,6 +17,7 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
                          const AttentionParams& params);
 CudaStatus CudaMoeRoute(const CudaExec& exec, const MoeRouteParams& params);
 CudaStatus CudaMoeSort(const CudaExec& exec, const MoeSortParams& params, const int32_t* row_slots);
+CudaStatus CudaMlaSplit(const CudaExec& exec, const CudaBatch& batch, const CudaMlaSplitParams& params);
 CudaStatus CudaMlaGather(const CudaExec& exec, const CudaMlaGatherParams& params);
 CudaStatus CudaMlaAssemble(const CudaExec& exec, const CudaMlaAssembleParams& params);
 CudaStatus CudaSampleHistory(const CudaExec& exec, const CudaSampleHistoryParams& params);

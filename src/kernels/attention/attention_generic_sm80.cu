@@ -21,7 +21,7 @@ __global__ void GenericKernel(AttentionParams p, const SeqSpan* spans, const int
   __shared__ float scores[kTile];
   const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int span = row_spans[row];
-  if (span < 0) return;
+  if (span < 0 || spans[span].q_len <= 0) return;
   const PagedKv& kv = p.kv;
   const int slot = spans[span].slot, position = row_positions[row];
   const int kv_head = head / (p.num_q_heads / kv.num_kv_heads);

@@ -21,27 +21,6 @@ bool HasDecode(const CudaAttentionShape& shape) {
   return shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128 || shape.k_dim == 256);
 }
 
-// Sum of `value` over the threads before this one; *total over all.
-__device__ int BlockExclusiveScan(int value, int* total, int* scratch) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int upto = value;
-#pragma unroll
-  for (int offset = 1; offset < 32; offset *= 2) {
-    const int lower = __shfl_up_sync(kAllLanes, upto, offset);
-    if (lane >= offset) upto += lower;
-  }
-  __syncthreads();  // scratch may still be read from the last call
-  if (lane == 31) scratch[warp] = upto;
-  __syncthreads();
-  int before = 0, sum = 0;
-  for (int w = 0; w < kThreads / 32; ++w) {
-    if (w < warp) before += scratch[w];
-    sum += scratch[w];
-  }
-  *total = sum;
-  return before + upto - value;
-}
-
 __device__ __forceinline__ int RoundUp(int64_t value, int unit) {
   return static_cast<int>((value + unit - 1) / unit) * unit;
 }
@@ -86,15 +65,15 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
     if (int64_t{shape.num_tiles} * s.rows_per_tile > kMaxDecodeRows + s.rows_per_tile) num_splits = min(num_splits, 1);
     int total = 0;
     const int wanted = num_splits > 1 ? num_splits * shape.num_tiles : 0;
-    const int first_partial = partials + BlockExclusiveScan(wanted, &total, scratch);
+    const int first_partial = partials + BlockExclusiveScan<kThreads>(wanted, &total, scratch);
     partials += total;
     // Where the memory ends, spans stay whole: in deterministic mode the bits are the same.
     if (first_partial + wanted > s.max_partials) num_splits = min(num_splits, 1);
     const int count = split_class ? max(num_splits, 1) * shape.num_tiles : 0;
-    const int first_item = items + BlockExclusiveScan(count, &total, scratch);
+    const int first_item = items + BlockExclusiveScan<kThreads>(count, &total, scratch);
     items += total;
     const int tiles = shape.split_class ? 0 : (spans[i].q_len * s.group + kPrefillTileRows - 1) / kPrefillTileRows;
-    const int first_prefill = prefills + BlockExclusiveScan(tiles, &total, scratch);
+    const int first_prefill = prefills + BlockExclusiveScan<kThreads>(tiles, &total, scratch);
     prefills += total;
     if (i < num_spans) {
       s.spans[i] = {num_splits, num_splits > 1 ? first_partial : -1, first_item, split_class ? shape.num_tiles : 0,
