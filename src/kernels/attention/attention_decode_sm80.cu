@@ -35,6 +35,9 @@ struct Geometry {
   static constexpr int kSharedBytes = kQBytes + kWarps * kRingBytes;
   static constexpr int kBlocksPerSm = kDim == 256 ? 1 : 2;
   static_assert(kWarps * kRows * kMergePitch * 4 <= kWarps * kRingBytes);
+  // Fold mode: where the values folded so far are kept, behind the rings or in registers.
+  static constexpr bool kFoldShared = kDim == 256;
+  static constexpr int kFoldBytes = kFoldShared ? kRows * kDim * 4 : 0;
 };
 
 // Softmax numerators of one warp's runs, in the accumulators' layout (rows g and g + 8).
@@ -167,6 +170,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
   __shared__ float warp_m[kWarps][kRows], warp_l[kWarps][kRows], warp_factor[kWarps][kRows];
   __shared__ float row_m[kRows], row_l[kRows], row_a[kRows], row_b[kRows];
   __shared__ TileRow rows[kRows];
+  __shared__ bool folds;
   constexpr int kMine = kRows * kDim / kThreads;  // output values of a thread
   const PagedKv& kv = p.kv;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
@@ -197,10 +201,14 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
       visible.begin[r] = VisibleBegin(position, s.window);
       visible.end[r] = min(position + 1, item.end);
     }
-    float folded[kFold ? kMine : 1];
+    float folded_registers[kFold && !G::kFoldShared ? kMine : 1];
+    auto* folded_shared = reinterpret_cast<float*>(shared + G::kSharedBytes) + tid;
+    const auto folded = [&](int i) -> float& {
+      return G::kFoldShared ? folded_shared[i * kThreads] : folded_registers[G::kFoldShared ? 0 : i];
+    };
     if constexpr (kFold) {
 #pragma unroll
-      for (float& value : folded) value = 0;
+      for (int i = 0; i < kMine; ++i) folded(i) = 0;
     }
 
     for (int begin = item.begin; begin < item.end;) {
@@ -270,7 +278,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
         }
       }
       __syncthreads();
-#pragma unroll kFold ? kMine : 4
+#pragma unroll kFold && !G::kFoldShared ? kMine : 4
       for (int i = 0; i < kMine; ++i) {
         const int e = tid + i * kThreads, r = e / kDim, d = e % kDim;
         float value = 0;
@@ -279,8 +287,8 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
           value = __fmaf_rn(merge[(w * kRows + r) * G::kMergePitch + d], warp_factor[w][r], value);
         }
         if constexpr (kFold) {
-          folded[i] = value = row_b[r] == 0.0f && row_a[r] == 1.0f ? folded[i]
-                                                                   : FoldValue(folded[i], row_a[r], value, row_b[r]);
+          const bool counts = row_b[r] != 0.0f || row_a[r] != 1.0f;
+          folded(i) = value = counts ? FoldValue(folded(i), row_a[r], value, row_b[r]) : folded(i);
         }
         if (!last) continue;
         if (item.partial >= 0) {
@@ -294,6 +302,31 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
       }
       begin = end;
     }
+    if (item.partial < 0) continue;
+
+    // The block that finishes a tile's last split folds them all.
+    const SpanSplits entry = s.spans[item.span];
+    const int64_t first = int64_t{entry.first_partial} + item.tile * entry.num_splits;
+    __threadfence();  // this thread's part of the split is there for every block
+    __syncthreads();
+    if (tid == 0) {
+      int32_t* arrivals = s.arrivals + first * s.num_kv_heads + kv_head;
+      folds = atomicAdd(arrivals, 1) == entry.num_splits - 1;
+      if (folds) *arrivals = 0;
+    }
+    __syncthreads();
+    if (!folds) continue;
+    __threadfence();
+    for (int e = tid * 4; e < kRows * kDim; e += kThreads * 4) {
+      const int r = e / kDim, d = e % kDim;
+      if (rows[r].position < 0) continue;
+      const float4 value = FoldSplits(s, first, entry.num_splits, kv_head, r, d, kDim);
+      float* out = p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d;
+      out[0] = value.x;
+      out[1] = value.y;
+      out[2] = value.z;
+      out[3] = value.w;
+    }
   }
 }
 
@@ -302,15 +335,16 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
                   const AttentionParams& params) {
   using G = Geometry<kDim>;
   auto* kernel = &DecodeKernel<T, kDim, kFold>;
+  constexpr int kSharedBytes = G::kSharedBytes + (kFold ? G::kFoldBytes : 0);
   if (CudaStatus failure = CudaChecked(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes),
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
           "attention decode: cudaFuncSetAttribute")) {
     return failure;
   }
   const int64_t most = int64_t{schedule.max_items} * schedule.num_kv_heads;
   const int64_t resident = int64_t{exec.num_sms} * G::kBlocksPerSm;
   const auto grid = static_cast<unsigned>(most < resident ? most : resident);
-  kernel<<<grid, kThreads, G::kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
+  kernel<<<grid, kThreads, kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
   return CudaLaunched("attention decode of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
                       params.kv.num_kv_heads, kDim);
 }

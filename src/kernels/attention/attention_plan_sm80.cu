@@ -82,6 +82,7 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
   }
   __syncthreads();
   if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split};
+  for (int i = threadIdx.x; i < s.max_partials * s.num_kv_heads; i += kThreads) s.arrivals[i] = 0;
 
   for (int i = threadIdx.x / 32; i < num_spans; i += kThreads / 32) {  // a warp writes a span's items
     const SpanSplits entry = s.spans[i];
@@ -127,24 +128,12 @@ __global__ void CombineKernel(AttentionParams p, const SeqSpan* spans, const int
   const int kv_head = head / s.group;
   const int r = (row - spans[i].q_begin) * s.group + head % s.group;
   const int64_t first = int64_t{entry.first_partial} + r / s.rows_per_tile * entry.num_splits;
-  float m = -CUDART_INF_F, l = 0;
-  float4 sum = {0, 0, 0, 0};
-#pragma unroll 4
-  for (int split = 0; split < entry.num_splits; ++split) {
-    const int64_t at = ((first + split) * s.num_kv_heads + kv_head) * s.rows_per_tile + r % s.rows_per_tile;
-    const float2 stats = s.partial_stats[at];
-    const float4 part = *reinterpret_cast<const float4*>(s.partial_out + at * v_dim + d);
-    float a, b;
-    FoldStats(&m, &l, stats.x, stats.y, &a, &b);
-    if (b == 0.0f && a == 1.0f) continue;  // nothing of it counts (and what it holds may be anything)
-    sum = {FoldValue(sum.x, a, part.x, b), FoldValue(sum.y, a, part.y, b), FoldValue(sum.z, a, part.z, b),
-           FoldValue(sum.w, a, part.w, b)};
-  }
+  const float4 value = FoldSplits(s, first, entry.num_splits, kv_head, r % s.rows_per_tile, d, v_dim);
   float* out = p.out + row * p.out_token_stride + head * p.out_head_stride + d;
-  out[0] = __fdiv_rn(sum.x, l);
-  out[1] = __fdiv_rn(sum.y, l);
-  out[2] = __fdiv_rn(sum.z, l);
-  out[3] = __fdiv_rn(sum.w, l);
+  out[0] = value.x;
+  out[1] = value.y;
+  out[2] = value.z;
+  out[3] = value.w;
 }
 
 }  // namespace
@@ -183,6 +172,7 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.spans = reinterpret_cast<SpanSplits*>(take(batch.num_spans * int64_t{sizeof(SpanSplits)}));
   s.items = reinterpret_cast<SplitItem*>(take(s.max_items * int64_t{sizeof(SplitItem)}));
   s.prefill = reinterpret_cast<PrefillItem*>(take(s.max_prefill * int64_t{sizeof(PrefillItem)}));
+  s.arrivals = reinterpret_cast<int32_t*>(take(int64_t{s.max_partials} * shape.num_kv_heads * int64_t{sizeof(int32_t)}));
   s.partial_stats = reinterpret_cast<float2*>(take(partial_rows * int64_t{sizeof(float2)}));
   s.partial_out = reinterpret_cast<float*>(take(partial_rows * shape.v_dim * int64_t{sizeof(float)}));
   s.bytes = at;
@@ -244,7 +234,6 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
     const bool decode = DecodeCovers(params), prefill = !exec.deterministic && PrefillCovers(params);
     if (decode) {
       if (CudaStatus failure = RunDecodeAttention(exec, batch, schedule, params)) return failure;
-      if (CudaStatus failure = RunCombine(exec, batch, schedule, params)) return failure;
       const bool all = int64_t{batch.max_q_len} * schedule.group <= schedule.max_split_rows;
       return all ? nullptr : RunPrefillAttention(exec, batch, schedule, params);
     }

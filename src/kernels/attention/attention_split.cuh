@@ -2,10 +2,11 @@
 //
 // Query rows of one KV head are numbered token by token, a group's heads side by side: row r of a span is token r / group,
 // head r % group of the group. A tile is rows_per_tile such rows. An item is a tile and a range of cache positions; a span
-// whose range is cut has one partial result per (tile, split), which the combine kernel folds in the order of the splits.
+// whose range is cut has one partial result per (tile, split), which are folded in the order of the splits: by the block that
+// finishes the last of them (decode) or by a kernel of its own (MLA, whose partials are large).
 //
 // Same bits whatever the batch: ranges are cut at multiples of kFixedSplit, each split is a softmax of its own, and splits
-// are folded one after the other, by the same function, in the combine kernel or within an item (fold mode).
+// are folded one after the other, by the same function, after the fact or within an item (fold mode).
 #pragma once
 
 #include <math_constants.h>
@@ -61,6 +62,7 @@ struct AttentionSchedule {
   PrefillItem* prefill;         // [max_prefill]
   float* partial_out;           // [max_partials, num_kv_heads, rows_per_tile, v_dim], not divided by the sum
   float2* partial_stats;        // [max_partials, num_kv_heads, rows_per_tile]: largest (in units of log2), sum
+  int32_t* arrivals;            // [max_partials, num_kv_heads]: splits of a tile that are done, at its first partial; 0 between ops
   int32_t max_items;
   int32_t max_prefill;
   int32_t max_partials;
@@ -145,6 +147,28 @@ __device__ __forceinline__ void FoldStats(float* m, float* l, float m_i, float l
 }
 __device__ __forceinline__ float FoldValue(float sum, float a, float sum_i, float b) {
   return __fmaf_rn(sum, a, __fmul_rn(sum_i, b));
+}
+
+// Values d .. d + 3 of row r of a tile: its splits, partials `first` .. `first` + num_splits - 1, folded and divided.
+__device__ __forceinline__ float4 FoldSplits(const AttentionSchedule& s, int64_t first, int num_splits, int kv_head,
+                                             int r, int d, int v_dim) {
+  float m = -CUDART_INF_F, l = 0;
+  float4 sum = {0, 0, 0, 0};
+#pragma unroll 8
+  for (int split = 0; split < num_splits; ++split) {
+    const int64_t at = ((first + split) * s.num_kv_heads + kv_head) * s.rows_per_tile + r;
+    // Through L2: other blocks of the same kernel may have written them.
+    const float2 stats = __ldcg(s.partial_stats + at);
+    const float4 part = __ldcg(reinterpret_cast<const float4*>(s.partial_out + at * v_dim + d));
+    float a, b;
+    FoldStats(&m, &l, stats.x, stats.y, &a, &b);
+    const bool counts = b != 0.0f || a != 1.0f;  // else what it holds may be anything
+    sum.x = counts ? FoldValue(sum.x, a, part.x, b) : sum.x;
+    sum.y = counts ? FoldValue(sum.y, a, part.y, b) : sum.y;
+    sum.z = counts ? FoldValue(sum.z, a, part.z, b) : sum.z;
+    sum.w = counts ? FoldValue(sum.w, a, part.w, b) : sum.w;
+  }
+  return {__fdiv_rn(sum.x, l), __fdiv_rn(sum.y, l), __fdiv_rn(sum.z, l), __fdiv_rn(sum.w, l)};
 }
 
 #endif
