@@ -24,6 +24,7 @@ struct LiveRequest {
   Sequence seq;
   RequestStream stream;
   OutputCallback on_output;
+  int32_t num_prompt_computed = 0;  // published
   bool cancelled = false;
 };
 
@@ -53,20 +54,25 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(StepExecutor* executor, const Tokenizer* tokenizer, std::unique_ptr<Scheduler> scheduler)
       : executor_(executor), tokenizer_(tokenizer), scheduler_(std::move(scheduler)) {
+    plans_.resize(static_cast<size_t>(executor->info().depth) + 1);
     stats_.kv_blocks_used.resize(executor->info().kv_groups.size());
   }
 
   Result<uint64_t> Submit(Request request, OutputCallback on_output) override;
   void Cancel(uint64_t request_id) override;
-  bool HasWork() const override { return !live_.empty(); }
+  bool HasWork() const override { return !live_.empty() || scheduler_->num_in_flight() > 0; }
   Status Step() override;
   const EngineStats& stats() const override { return stats_; }
   const StepResult& last_result() const override { return result_; }
 
  private:
   void EndCancelled();
-  void Fail(const Status& error);
-  void Publish();
+  bool IsPipelineFull() const { return scheduler_->num_in_flight() == static_cast<int32_t>(plans_.size()); }
+  Status Advance();
+  void HandleFault(const Status& error);
+  void Recover();
+  void FailAll(const Status& error);
+  void Fail(LiveRequest* request, const Status& error);
   void PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
   void Finish(LiveRequest* request, FinishReason reason, RequestOutput* output);
   void UpdateStats();
@@ -80,30 +86,44 @@ class EngineImpl final : public Engine {
   std::unordered_map<uint64_t, std::unique_ptr<LiveRequest>> live_;
   std::vector<uint64_t> cancelled_;
   uint64_t last_request_id_ = 0;
-  StepPlan plan_;
+  std::vector<StepPlan> plans_;  // a ring, one more than the depth
+  size_t next_plan_ = 0;
   StepResult result_;
+  bool broken_ = false;          // the last attempt to recover failed
+  bool just_recovered_ = false;  // and no step came to its end since
   EngineStats stats_;
 };
 
 Status EngineImpl::Step() {
   EndCancelled();
-  scheduler_->Plan(&plan_);
-  if (plan_.rows.empty()) {
-    UpdateStats();
-    return live_.empty() ? Status::Ok() : Internal("{} requests are live and none can run", live_.size());
+  if (broken_) Recover();
+  StepPlan& plan = plans_[next_plan_];
+  scheduler_->Plan(&plan);
+  Status status;
+  if (!plan.rows.empty()) {
+    next_plan_ = (next_plan_ + 1) % plans_.size();
+    status = executor_->Launch(plan);
+  } else if (scheduler_->num_in_flight() == 0 && !live_.empty()) {
+    return Internal("{} requests are live and none can run", live_.size());
   }
-  ++stats_.steps;
-  Status status = executor_->Launch(plan_);
-  if (status.ok()) status = executor_->Collect(&result_);
-  if (status.ok()) {
-    scheduler_->Commit(result_);
-    CountExperts();
-    Publish();
-  } else {
-    scheduler_->Abandon();
-    Fail(status);
-  }
+  // Something is collected when the pipeline is full, or when nothing else can be done.
+  if (status.ok() && (plan.rows.empty() ? scheduler_->num_in_flight() > 0 : IsPipelineFull()))
+    status = Advance();
+  if (!status.ok()) HandleFault(status);
   UpdateStats();
+  return Status::Ok();
+}
+
+// The oldest step in flight: collect, commit, publish.
+Status EngineImpl::Advance() {
+  RETURN_IF_ERROR(executor_->Collect(&result_));
+  const StepPlan& plan =
+      plans_[(next_plan_ + plans_.size() - static_cast<size_t>(scheduler_->num_in_flight())) % plans_.size()];
+  const std::span<const ScheduledRow> rows = scheduler_->Commit(result_);
+  ++stats_.steps;
+  just_recovered_ = false;
+  CountExperts();
+  for (size_t i = 0; i < rows.size(); ++i) PublishRow(rows[i], plan.rows[i], result_.rows[i]);
   return Status::Ok();
 }
 
@@ -140,34 +160,55 @@ void EngineImpl::EndCancelled() {
   cancelled_.clear();
 }
 
-void EngineImpl::Fail(const Status& error) {
-  LOG_ERROR("step {} failed, {} requests end with it: {}", plan_.step_id, plan_.rows.size(),
-            error.ToString());
-  for (const ScheduledRow& scheduled : scheduler_->rows()) {
-    LiveRequest& request = LiveOf(*scheduled.seq);
-    RequestOutput output;
-    output.error = error;
-    request.stream.BeginStep();
-    Finish(&request, FinishReason::kError, &output);
-  }
+void EngineImpl::HandleFault(const Status& error) {
+  const std::span<Sequence* const> lost = scheduler_->Abandon();
+  LOG_ERROR("a step failed, {} requests end with it: {}", lost.size(), error.ToString());
+  for (Sequence* seq : lost) Fail(&LiveOf(*seq), error);
+  // Twice in a row: it would go on like that for ever.
+  if (just_recovered_) FailAll(error);
+  Recover();
 }
 
-void EngineImpl::Publish() {
-  const std::span<const ScheduledRow> rows = scheduler_->rows();
-  for (size_t i = 0; i < rows.size(); ++i) PublishRow(rows[i], plan_.rows[i], result_.rows[i]);
+void EngineImpl::Recover() {
+  const Status status = executor_->Recover();
+  broken_ = !status.ok();
+  just_recovered_ = status.ok();
+  if (status.ok()) {
+    ++stats_.recoveries;
+    LOG_WARN("the executor recovered ({} times so far)", stats_.recoveries);
+    return;
+  }
+  LOG_ERROR("the executor could not recover, {} requests end with it: {}", live_.size(), status.ToString());
+  FailAll(status);
+}
+
+void EngineImpl::FailAll(const Status& error) {
+  std::vector<uint64_t> ids;  // a callback may submit others
+  for (const auto& [id, request] : live_) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  for (const uint64_t id : ids) Fail(live_.at(id).get(), error);
+}
+
+void EngineImpl::Fail(LiveRequest* request, const Status& error) {
+  RequestOutput output;
+  output.error = error;
+  request->stream.BeginStep();
+  Finish(request, FinishReason::kError, &output);
 }
 
 void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row) {
-  if (scheduled.num_new == 0) return;  // computed again after a preemption
+  if (scheduled.seq == nullptr) return;  // it ended while this step was in flight
+  if (scheduled.num_new == 0) return;    // computed again after a preemption
   LiveRequest& request = LiveOf(*scheduled.seq);
   const Sequence& seq = request.seq;
   const int64_t vocab_size = executor_->info().vocab_size;
   RequestOutput output;
   request.stream.BeginStep();
 
-  output.num_prompt_computed = std::min(seq.num_reported, seq.num_prompt);
+  request.num_prompt_computed = std::min(scheduled.num_computed, seq.num_prompt);
   stats_.prompt_tokens +=
-      output.num_prompt_computed - std::min(seq.num_reported - scheduled.num_new, seq.num_prompt);
+      request.num_prompt_computed - std::min(scheduled.num_computed - scheduled.num_new, seq.num_prompt);
+  output.num_prompt_computed = request.num_prompt_computed;
   if (planned.outputs & kOutputPromptLogprobs) {
     output.prompt_logprobs = Slice(result_.prompt_logprobs, row.prompt_logprob_begin, row.prompt_logprob_len);
   }
@@ -214,7 +255,7 @@ void EngineImpl::Finish(LiveRequest* request, FinishReason reason, RequestOutput
   if (reason == FinishReason::kLength && request->stream.stopped()) reason = FinishReason::kStop;
   const uint64_t id = request->seq.id;
   output->request_id = id;
-  output->num_prompt_computed = std::min(request->seq.num_reported, request->seq.num_prompt);
+  output->num_prompt_computed = request->num_prompt_computed;
   output->text = request->stream.text();
   output->finished = true;
   output->finish_reason = reason;
@@ -270,6 +311,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
                          .max_context = info.max_context,
                          .vocab_size = info.vocab_size,
                          .max_logit_rows = info.max_logit_rows,
+                         .depth = info.depth,
                          .kv_groups = info.kv_groups};
   SchedulerOptions scheduling{.max_batch_tokens = options.max_batch_tokens,
                               .prefill_chunk = options.prefill_chunk};

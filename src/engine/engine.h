@@ -64,12 +64,13 @@ struct EngineOptions {
 };
 
 struct EngineStats {
-  uint64_t steps = 0;
+  uint64_t steps = 0;                // that came to their end
   int64_t prompt_tokens = 0;         // computed
   int64_t generated_tokens = 0;
   int32_t running = 0;
   int32_t waiting = 0;
   int64_t preemptions = 0;
+  int64_t recoveries = 0;            // of the executor, after an error
   std::vector<int32_t> kv_blocks_used;   // by group
   // By MoE layer: the share of experts that got a token, averaged over the steps (the \"activation rate\").
   std::vector<double> moe_activation_ratio;
@@ -86,13 +87,14 @@ class Engine {
   // Ends a request at the next step boundary; unknown or finished ids are ignored.
   virtual void Cancel(uint64_t request_id) = 0;
   virtual bool HasWork() const = 0;
-  // Plans, launches, collects, commits and publishes one step. An error of the executor ends the requests of that step
-  // with kError and the engine goes on; a Status here means that the engine itself cannot.
+  // Plans and launches a step, then collects, commits and publishes one: the same at depth 0, the one before at depth 1
+  // (so that a single call may bring nothing). An error of the executor ends the requests of all steps in flight with
+  // kError, the executor recovers, and the engine goes on; a Status here means that the engine itself cannot.
   virtual Status Step() = 0;
   // Steps until no work is left.
   Status RunUntilIdle();
   virtual const EngineStats& stats() const = 0;
-  // The result of the last step as the executor gave it (expert counts and such).
+  // The result of the step published last as the executor gave it (expert counts and such).
   virtual const StepResult& last_result() const = 0;
 };
 

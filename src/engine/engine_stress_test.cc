@@ -27,6 +27,7 @@ class Stress {
                       .max_step_tokens = Random(8, 80),
                       .max_context = Random(30, 70),
                       .vocab_size = 50,
+                      .depth = Random(0, 1),
                       .max_logit_rows = Random(1, 12),
                       .kv_groups = {{.name = "full",
                                      .block_tokens = Random(1, 8),

@@ -13,12 +13,13 @@
 namespace cachalot {
 namespace {
 
-ExecutorInfo Info(int32_t num_blocks = 256) {
+ExecutorInfo Info(int32_t num_blocks = 256, int32_t depth = 0) {
   return {
       .max_seqs = 8,
       .max_step_tokens = 128,
       .max_context = 200,
       .vocab_size = 50,
+      .depth = depth,
       .max_logit_rows = 32,
       .kv_groups = {
           {.name = "full", .block_tokens = 4, .num_blocks = num_blocks, .window = 0, .block_bytes = 1},
@@ -106,19 +107,21 @@ std::vector<Request> Mixture() {
 TEST_F(EngineTest, AloneBatchedChunkedAndUnderPressureTheSame) {
   for (int32_t num_blocks : {256, 64, 30}) {
     for (int32_t chunk : {1, 7, 64, 512}) {
-      Create(Info(num_blocks), {.max_batch_tokens = 100, .prefill_chunk = chunk});
-      const std::vector<Request> requests = Mixture();
-      std::vector<std::shared_ptr<CollectedOutput>> got;
-      for (const Request& request : requests) got.push_back(Submit(request));
-      ASSERT_TRUE(engine_->RunUntilIdle().ok());
-      for (size_t i = 0; i < requests.size(); ++i) {
-        SCOPED_TRACE(fmt::format("request {}, chunk {}, {} blocks", i, chunk, num_blocks));
-        ExpectSame(*got[i], Expected(requests[i]));
+      for (int32_t depth : {0, 1}) {
+        Create(Info(num_blocks, depth), {.max_batch_tokens = 100, .prefill_chunk = chunk});
+        const std::vector<Request> requests = Mixture();
+        std::vector<std::shared_ptr<CollectedOutput>> got;
+        for (const Request& request : requests) got.push_back(Submit(request));
+        ASSERT_TRUE(engine_->RunUntilIdle().ok());
+        for (size_t i = 0; i < requests.size(); ++i) {
+          SCOPED_TRACE(fmt::format("request {}, chunk {}, {} blocks", i, chunk, num_blocks));
+          ExpectSame(*got[i], Expected(requests[i]));
+        }
+        if (num_blocks == 30) {
+          EXPECT_GT(engine_->stats().preemptions, 0);
+        }
+        ExpectNothingHeld();
       }
-      if (num_blocks == 30) {
-        EXPECT_GT(engine_->stats().preemptions, 0);
-      }
-      ExpectNothingHeld();
     }
   }
   Create(Info());
@@ -296,28 +299,107 @@ TEST_F(EngineTest, CancelWaitingRunningAndFromACallback) {
 }
 
 TEST_F(EngineTest, AFailedStepEndsItsRequestsAndNoOthers) {
-  for (const char* point : {"device.op", "device.collect"}) {
-    ExecutorInfo info = Info();
-    info.max_seqs = 2;
+  for (int32_t depth : {0, 1}) {
+    for (const char* point : {"device.op", "device.collect"}) {
+      ExecutorInfo info = Info(256, depth);
+      info.max_seqs = 2;
+      Create(info);
+      const auto a = Submit(MakeRequest(Prompt(5), 20));
+      const auto b = Submit(MakeRequest(Prompt(150), 20));
+      const auto waiting = Submit(MakeRequest(Prompt(9), 20));
+      ASSERT_TRUE(engine_->Step().ok());
+      {
+        ScopedFault fault(point);
+        ASSERT_TRUE(engine_->Step().ok());
+      }
+      for (const auto& failed : {a, b}) {
+        EXPECT_TRUE(failed->finished);
+        EXPECT_EQ(failed->reason, FinishReason::kError);
+        EXPECT_EQ(failed->error.code(), StatusCode::kDeviceError);
+      }
+      EXPECT_EQ(a->tokens.size(), depth == 0 ? 1u : 0u);
+      EXPECT_EQ(engine_->stats().recoveries, 1);
+      ASSERT_TRUE(engine_->RunUntilIdle().ok());
+      ExpectSame(*waiting, Expected(MakeRequest(Prompt(9), 20)));
+      ExpectNothingHeld();
+    }
+  }
+}
+
+// What had no row in the failed step lost its KV cache too, and nothing else.
+TEST_F(EngineTest, AfterARecoveryRunningRequestsAreComputedAnew) {
+  ExecutorInfo info = Info();
+  info.max_logit_rows = 2;
+  Create(info, {.max_batch_tokens = 3});
+  const auto decoding = Submit(MakeRequest(Prompt(2), 30));
+  ASSERT_TRUE(engine_->Step().ok());
+  // Three tokens a step: two prompts with logits fill it, and the third has no row.
+  std::vector<std::shared_ptr<CollectedOutput>> others;
+  for (int32_t i = 0; i < 3; ++i) others.push_back(Submit(MakeRequest(Prompt(20, i), 4)));
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(engine_->Step().ok());
+  {
+    ScopedFault fault("device.op");
+    ASSERT_TRUE(engine_->Step().ok());
+  }
+  EXPECT_EQ(decoding->reason, FinishReason::kError);
+  EXPECT_EQ(decoding->tokens.size(), 6u);
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  int num_same = 0;
+  for (int32_t i = 0; i < 3; ++i) {
+    const auto& got = *others[static_cast<size_t>(i)];
+    if (got.reason == FinishReason::kError) continue;
+    ExpectSame(got, Expected(MakeRequest(Prompt(20, i), 4)));
+    ++num_same;
+  }
+  EXPECT_EQ(num_same, 2);
+  EXPECT_EQ(engine_->stats().recoveries, 1);
+  ExpectNothingHeld();
+}
+
+TEST_F(EngineTest, WithoutARecoveryEverythingFailsAndTheNextRequestTriesAgain) {
+  for (int32_t depth : {0, 1}) {
+    ExecutorInfo info = Info(256, depth);
+    info.max_seqs = 1;
     Create(info);
-    const auto a = Submit(MakeRequest(Prompt(5), 20));
-    const auto b = Submit(MakeRequest(Prompt(150), 20));
+    const auto running = Submit(MakeRequest(Prompt(5), 20));
     const auto waiting = Submit(MakeRequest(Prompt(9), 20));
     ASSERT_TRUE(engine_->Step().ok());
     {
-      ScopedFault fault(point);
+      ScopedFault recover("device.recover", 0, 2);
+      {
+        ScopedFault fault("device.op");
+        ASSERT_TRUE(engine_->Step().ok());
+      }
+      EXPECT_EQ(running->error.message().find("recovering"), std::string::npos) << running->error.ToString();
+      EXPECT_NE(waiting->error.message().find("recovering"), std::string::npos) << waiting->error.ToString();
+      EXPECT_FALSE(engine_->HasWork());
+      const auto in_vain = Submit(MakeRequest(Prompt(9), 20));
       ASSERT_TRUE(engine_->Step().ok());
+      EXPECT_EQ(in_vain->reason, FinishReason::kError);
     }
-    for (const auto& failed : {a, b}) {
-      EXPECT_TRUE(failed->finished);
-      EXPECT_EQ(failed->reason, FinishReason::kError);
-      EXPECT_EQ(failed->error.code(), StatusCode::kDeviceError);
-    }
-    EXPECT_EQ(a->tokens.size(), 1u);
+    EXPECT_EQ(engine_->stats().recoveries, 0);
+    const auto next = Submit(MakeRequest(Prompt(9), 20));
     ASSERT_TRUE(engine_->RunUntilIdle().ok());
-    ExpectSame(*waiting, Expected(MakeRequest(Prompt(9), 20)));
-    ExpectNothingHeld();
+    ExpectSame(*next, Expected(MakeRequest(Prompt(9), 20)));
+    EXPECT_EQ(engine_->stats().recoveries, 1);
   }
+}
+
+TEST_F(EngineTest, ASecondFaultRightAfterARecoveryFailsEverything) {
+  ExecutorInfo info = Info(256, 1);
+  info.max_seqs = 1;
+  Create(info);
+  std::vector<std::shared_ptr<CollectedOutput>> all;
+  for (int32_t i = 0; i < 4; ++i) all.push_back(Submit(MakeRequest(Prompt(5, i), 20)));
+  {
+    ScopedFault fault("device.collect", 0, 2);
+    for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine_->Step().ok());
+  }
+  for (const auto& got : all) EXPECT_EQ(got->reason, FinishReason::kError);
+  EXPECT_EQ(engine_->stats().recoveries, 2);
+  const auto next = Submit(MakeRequest(Prompt(9), 20));
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  ExpectSame(*next, Expected(MakeRequest(Prompt(9), 20)));
 }
 
 TEST_F(EngineTest, StatsCountEachTokenOnce) {
@@ -331,35 +413,37 @@ TEST_F(EngineTest, StatsCountEachTokenOnce) {
 }
 
 TEST_F(EngineTest, ADecodeStepAllocatesNothing) {
-  ExecutorInfo info = Info(1000);
-  info.max_context = 400;
-  Create(info);
-  int64_t num_tokens = 0;
-  for (int32_t i = 0; i < 8; ++i) {
-    Request request = MakeRequest(Prompt(10 + i, i), 300);
-    request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
-    request.num_top_logprobs = i % 4 - 1;
-    request.all_logits = i == 5;
-    request.stop_strings = {"a text that never comes", "nor this"};
-    ASSERT_TRUE(engine_
-                    ->Submit(std::move(request),
-                             [&](const RequestOutput& output) {
-                               num_tokens += static_cast<int64_t>(output.token_ids.size());
-                             })
-                    .ok());
+  for (int32_t depth : {0, 1}) {
+    ExecutorInfo info = Info(1000, depth);
+    info.max_context = 400;
+    Create(info);
+    int64_t num_tokens = 0;
+    for (int32_t i = 0; i < 8; ++i) {
+      Request request = MakeRequest(Prompt(10 + i, i), 300);
+      request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
+      request.num_top_logprobs = i % 4 - 1;
+      request.all_logits = i == 5;
+      request.stop_strings = {"a text that never comes", "nor this"};
+      ASSERT_TRUE(engine_
+                      ->Submit(std::move(request),
+                               [&](const RequestOutput& output) {
+                                 num_tokens += static_cast<int64_t>(output.token_ids.size());
+                               })
+                      .ok());
+    }
+    for (int step = 0; step < 20; ++step) ASSERT_TRUE(engine_->Step().ok());
+    num_tokens = 0;
+    const HeapCounter heap;
+    bool ok = true;
+    for (int step = 0; step < 250; ++step) ok &= engine_->Step().ok();
+    EXPECT_EQ(heap.count(), 0);
+    EXPECT_TRUE(ok);
+    EXPECT_EQ(num_tokens, 8 * 250);
+    // The counter counts.
+    const HeapCounter check;
+    const auto one = std::make_unique<int>(1);
+    EXPECT_EQ(check.count(), 1);
   }
-  for (int step = 0; step < 20; ++step) ASSERT_TRUE(engine_->Step().ok());
-  num_tokens = 0;
-  const HeapCounter heap;
-  bool ok = true;
-  for (int step = 0; step < 250; ++step) ok &= engine_->Step().ok();
-  EXPECT_EQ(heap.count(), 0);
-  EXPECT_TRUE(ok);
-  EXPECT_EQ(num_tokens, 8 * 250);
-  // The counter counts.
-  const HeapCounter check;
-  const auto one = std::make_unique<int>(1);
-  EXPECT_EQ(check.count(), 1);
 }
 
 }  // namespace

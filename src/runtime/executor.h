@@ -16,6 +16,7 @@ struct ExecutorInfo {
   int32_t max_context = 0;         // tokens of one sequence
   int32_t vocab_size = 0;
   int32_t num_experts = 0;         // routed experts of a MoE layer; 0: a dense model
+  int32_t depth = 0;               // 0 or 1: steps that may be in flight beside the one being launched
   int32_t max_logit_rows = 0;      // positions of one step that may ask for all logits or MTP logits
   std::vector<KvGroupInfo> kv_groups;
 };
@@ -24,11 +25,16 @@ class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual const ExecutorInfo& info() const = 0;
-  // Starts the step. The plan must keep to info()'s limits (programmer error otherwise); an error means that the step
-  // did not happen and names why.
+  // Starts the step; at most info().depth others are launched and not yet collected. Steps take effect in the order in
+  // which they were launched. The plan must keep to info()'s limits (programmer error otherwise) and is not changed
+  // before the step is collected.
   virtual Status Launch(const StepPlan& plan) = 0;
   // Waits for the oldest launched step. At depth 0 it is called right after Launch.
   virtual Status Collect(StepResult* result) = 0;
+  // Called after each error of Launch or Collect, before anything else (and again later, if it fails): all steps in
+  // flight are given up, and so is everything that slots and KV blocks hold. Makes the device usable again, or says why
+  // it is not.
+  virtual Status Recover() { return Status::Ok(); }
 };
 
 }  // namespace cachalot

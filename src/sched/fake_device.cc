@@ -21,6 +21,7 @@ FakeDevice::FakeDevice(SchedulerLimits limits) : limits_(std::move(limits)) {
 Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
   result->Clear();
   result->step_id = plan.step_id;
+  step_id_ = plan.step_id;
   if (plan.rows.empty()) return Internal("step {} has no rows", plan.step_id);
   if (plan.rows.size() > slots_.size())
     return Internal("{} rows for {} slots", plan.rows.size(), slots_.size());
@@ -47,6 +48,7 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
   // All writes before all reads, as in a layer: a row must not see another's tokens even then.
   for (const PlanRow& row : plan.rows) {
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
+    if (slot.stopped) continue;
     for (int32_t i = 0; i < row.q_len; ++i) {
       const int32_t token =
           row.token_begin < 0 ? slot.last_token : plan.token_ids[static_cast<size_t>(row.token_begin + i)];
@@ -55,7 +57,14 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
         Cell* cell = Find(slot, g, position);
         if (cell == nullptr)
           return Internal("slot {}: no block of group {} for position {}", row.slot, g, position);
-        *cell = {.value = FakeModel::KvValue(token, position), .owner = slot.residency, .position = position};
+        if (cell->owner != slot.residency && cell->last_step > completed_step_) {
+          return Internal("slot {} writes to a block of group {} that step {} in flight touches", row.slot, g,
+                          cell->last_step);
+        }
+        *cell = {.value = FakeModel::KvValue(token, position),
+                 .owner = slot.residency,
+                 .position = position,
+                 .last_step = plan.step_id};
       }
     }
   }
@@ -63,6 +72,16 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
   ++num_steps_;
   num_rows_ += static_cast<int64_t>(plan.rows.size());
   return Status::Ok();
+}
+
+void FakeDevice::Forget() {
+  for (Slot& slot : slots_) {
+    slot.num_computed = 0;
+    slot.last_token = -1;
+    slot.stopped = false;
+    for (auto& table : slot.tables) std::fill(table.begin(), table.end(), -1);
+  }
+  for (auto& cells : cells_) std::fill(cells.begin(), cells.end(), Cell{});
 }
 
 Status FakeDevice::CheckRow(const StepPlan& plan, const PlanRow& row) {
@@ -76,7 +95,8 @@ Status FakeDevice::CheckRow(const StepPlan& plan, const PlanRow& row) {
                                   [&](const SlotSetup& setup) { return setup.slot == row.slot; });
   const Slot& slot = slots_[static_cast<size_t>(row.slot)];
   if (row.q_len < 1) return Internal("slot {}: a row of {} tokens", row.slot, row.q_len);
-  if (row.num_computed != (enters ? 0 : slot.num_computed)) {
+  // A slot that stopped stays where it is; the host does not know yet.
+  if (!slot.stopped && row.num_computed != (enters ? 0 : slot.num_computed)) {
     return Internal("slot {} holds {} tokens, the plan says {}", row.slot, slot.num_computed,
                     row.num_computed);
   }
@@ -98,6 +118,10 @@ Status FakeDevice::SetUp(const StepPlan& plan, const SlotSetup& setup) {
   slot.residency = ++num_residencies_;
   slot.num_computed = 0;
   slot.last_token = -1;
+  slot.stopped = false;
+  if (setup.stop_len > kMaxDeviceStopIds) return Internal("slot {}: {} stop ids", setup.slot, setup.stop_len);
+  slot.stop_ids.assign(plan.stop_ids.begin() + setup.stop_begin,
+                       plan.stop_ids.begin() + setup.stop_begin + setup.stop_len);
   slot.mtp_computed = 0;
   slot.sampling = setup.sampling;
   slot.history.clear();
@@ -125,10 +149,11 @@ Result<uint64_t> FakeDevice::Hidden(const Slot& slot, int32_t position) {
   for (size_t g = 0; g < cells_.size(); ++g) {
     const int32_t window = limits_.kv_groups[g].window;
     for (int32_t p = window > 0 ? std::max(0, position - window + 1) : 0; p <= position; ++p) {
-      const Cell* cell = Find(slot, g, p);
+      Cell* cell = Find(slot, g, p);
       if (cell == nullptr || cell->owner != slot.residency || cell->position != p) {
         return Internal("group {}: position {} was overwritten or never written", g, p);
       }
+      cell->last_step = step_id_;
       state = FakeModel::Attend(state, cell->value);
     }
   }
@@ -137,6 +162,10 @@ Result<uint64_t> FakeDevice::Hidden(const Slot& slot, int32_t position) {
 
 Status FakeDevice::RunRow(const StepPlan& plan, const PlanRow& row, StepResult* result) {
   Slot& slot = slots_[static_cast<size_t>(row.slot)];
+  if (slot.stopped) {
+    result->rows.push_back({.slot = row.slot, .num_computed = row.num_computed + row.q_len});
+    return Status::Ok();
+  }
   tokens_.clear();
   hidden_.clear();
   for (int32_t i = 0; i < row.q_len; ++i) {
@@ -151,6 +180,8 @@ Status FakeDevice::RunRow(const StepPlan& plan, const PlanRow& row, StepResult* 
   if (row.outputs & kOutputSample) {
     out.sampled_token = model_.Sample(hidden_.back(), slot.sampling, slot.num_computed, slot.history);
     slot.last_token = out.sampled_token;
+    slot.stopped =
+        std::find(slot.stop_ids.begin(), slot.stop_ids.end(), out.sampled_token) != slot.stop_ids.end();
     if (slot.sampling.has_penalties()) ++slot.history[out.sampled_token].in_output;
     if (row.outputs & kOutputTopLogprobs) {
       out.sampled_logprob = model_.Logprob(hidden_.back(), out.sampled_token);

@@ -21,6 +21,10 @@ class FakeDevice {
   const FakeModel& model() const { return model_; }
   // kInternal: the plan is wrong, the message says how.
   Status Run(const StepPlan& plan, StepResult* result);
+  // The host knows the results of all steps up to this one: what those touched may be given to others.
+  void Completed(uint64_t step_id) { completed_step_ = step_id; }
+  // As after a reset of the device: no slot and no block holds anything.
+  void Forget();
 
   int64_t num_steps() const { return num_steps_; }
   int64_t num_rows() const { return num_rows_; }
@@ -30,11 +34,14 @@ class FakeDevice {
     uint64_t value = 0;
     uint64_t owner = 0;  // the residency that wrote it
     int32_t position = -1;
+    uint64_t last_step = 0;  // the newest that touched it
   };
   struct Slot {
     uint64_t residency = 0;  // a new number for each SlotSetup; 0: never set up
     int32_t num_computed = 0;
     int32_t last_token = -1;
+    bool stopped = false;  // last_token is a stop id: rows are skipped until the next setup
+    std::vector<int32_t> stop_ids;
     int32_t mtp_computed = 0;  // num_computed and hidden state at the end of the last row with kOutputMtp
     uint64_t mtp_hidden = 0;
     SamplingConfig sampling;
@@ -56,6 +63,8 @@ class FakeDevice {
   std::vector<int32_t> tokens_;           // of the row being computed
   std::vector<uint64_t> hidden_;
   uint64_t num_residencies_ = 0;
+  uint64_t step_id_ = 0;
+  uint64_t completed_step_ = 0;
   int64_t num_steps_ = 0;
   int64_t num_rows_ = 0;
 };

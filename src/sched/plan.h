@@ -36,6 +36,9 @@ struct PlanRow {
   int32_t num_top_logprobs = 0;
 };
 
+// Stop ids beyond these are found by the host only, one step later at depth 1.
+inline constexpr int32_t kMaxDeviceStopIds = 16;
+
 // A sequence enters a slot: everything the runtime must know that is not in its KV blocks.
 struct SlotSetup {
   int32_t slot = 0;
@@ -45,6 +48,10 @@ struct SlotSetup {
   int32_t history_begin = 0;
   int32_t history_len = 0;
   int32_t history_num_prompt = 0;
+  // Range in StepPlan::stop_ids, at most kMaxDeviceStopIds: a sampled token among these ends the sequence.
+  // The runtime may then skip the slot's rows until its next setup; the host looks at all stop ids itself.
+  int32_t stop_begin = 0;
+  int32_t stop_len = 0;
 };
 
 struct StepPlan {
@@ -55,6 +62,7 @@ struct StepPlan {
   std::vector<PlanRow> rows;  // then the forward
   std::vector<int32_t> token_ids;
   std::vector<int32_t> history_ids;
+  std::vector<int32_t> stop_ids;
 
   int64_t num_tokens() const {
     int64_t count = 0;
@@ -68,6 +76,7 @@ struct StepPlan {
     rows.clear();
     token_ids.clear();
     history_ids.clear();
+    stop_ids.clear();
   }
 };
 
@@ -78,8 +87,10 @@ struct TopLogprob {
 
 struct ResultRow {
   int32_t slot = 0;
-  int32_t num_computed = 0;      // tokens of the sequence in the KV cache now
-  int32_t sampled_token = -1;    // -1: none was asked for
+  int32_t num_computed = 0;  // tokens of the sequence in the KV cache now
+  // -1: none was asked for, or the row was skipped because its slot had stopped. The row of a stopped slot is
+  // discarded, so nothing else of it need be right.
+  int32_t sampled_token = -1;
   float sampled_logprob = 0.0f;  // valid with kOutputTopLogprobs
   int32_t top_begin = 0;         // range in StepResult::top_logprobs
   int32_t top_len = 0;

@@ -26,7 +26,9 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
 
   const size_t max_seqs = static_cast<size_t>(limits_.max_seqs);
   running_.reserve(max_seqs);
-  rows_.reserve(max_seqs);
+  steps_.resize(static_cast<size_t>(limits_.depth) + 1);
+  for (PlannedStep& step : steps_) step.rows.reserve(max_seqs);
+  abandoned_.reserve(max_seqs * steps_.size());
   free_slots_.reserve(max_seqs);
   for (int32_t slot = limits_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   promised_.resize(limits_.kv_groups.size());
@@ -64,8 +66,12 @@ void Scheduler::Add(Sequence* seq) {
 }
 
 void Scheduler::Remove(Sequence* seq) {
-  CHECK(!in_flight_) << "Remove of sequence " << seq->id << " while step " << step_id_ << " is in flight";
-  CHECK(seq->state != SequenceState::kNew) << "Remove of sequence " << seq->id << ", which was not added";
+  CHECK(seq->state != SequenceState::kNew) << "Remove of sequence " << seq->id << ", which was never added";
+  for (int32_t age = 0; age < num_in_flight_; ++age) {
+    for (ScheduledRow& row : InFlight(age).rows) {
+      if (row.seq == seq) row.seq = nullptr;
+    }
+  }
   if (seq->state == SequenceState::kWaiting) {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), seq));
   } else {
@@ -75,40 +81,63 @@ void Scheduler::Remove(Sequence* seq) {
   seq->state = SequenceState::kNew;
 }
 
-void Scheduler::Commit(const StepResult& result) {
-  CHECK(in_flight_ && result.step_id == step_id_)
-      << "commit of step " << result.step_id << ", planned " << step_id_;
-  CHECK(result.rows.size() == rows_.size())
-      << result.rows.size() << " results for " << rows_.size() << " rows";
-  in_flight_ = false;
-  for (size_t i = 0; i < rows_.size(); ++i) rows_[i].end = Advance(rows_[i].seq, result.rows[i]);
-  blocks_.Release(step_id_);
+std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result) {
+  CHECK(num_in_flight_ > 0) << "commit of step " << result.step_id << ", and none is in flight";
+  PlannedStep& step = InFlight(0);
+  CHECK(result.step_id == step.step_id)
+      << "commit of step " << result.step_id << ", the oldest in flight is " << step.step_id;
+  CHECK(result.rows.size() == step.rows.size())
+      << result.rows.size() << " results for " << step.rows.size() << " rows";
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    if (step.rows[i].seq != nullptr) step.rows[i].end = Advance(step.rows[i], result.rows[i]);
+  }
+  blocks_.Release(step.step_id);
+  first_step_ = (first_step_ + 1) % steps_.size();
+  --num_in_flight_;
+  return step.rows;
 }
 
-void Scheduler::Abandon() {
-  CHECK(in_flight_) << "no step to abandon";
-  in_flight_ = false;
+std::span<Sequence* const> Scheduler::Abandon() {
+  abandoned_.clear();
+  for (int32_t age = 0; age < num_in_flight_; ++age) {
+    for (const ScheduledRow& row : InFlight(age).rows) {
+      if (row.seq == nullptr || std::find(abandoned_.begin(), abandoned_.end(), row.seq) != abandoned_.end())
+        continue;
+      abandoned_.push_back(row.seq);
+    }
+  }
+  num_in_flight_ = 0;
   blocks_.Release(step_id_);
+  while (!running_.empty()) {
+    Sequence* seq = running_.back();
+    running_.pop_back();
+    LeaveSlot(seq);
+    PushWaiting(seq);
+  }
+  return abandoned_;
 }
 
-SequenceEnd Scheduler::Advance(Sequence* seq, const ResultRow& row) {
-  const bool samples =
-      seq->num_computed + seq->q_len == seq->num_tokens() && seq->num_tokens() < seq->max_total;
-  CHECK(row.slot == seq->slot && row.num_computed == seq->num_computed + seq->q_len)
-      << "sequence " << seq->id << " in slot " << seq->slot << ": " << row.num_computed << " tokens in slot "
-      << row.slot;
-  seq->num_computed = row.num_computed;
-  seq->num_reported = std::max(seq->num_reported, seq->num_computed);
-  blocks_.DropBehindWindow(seq->slot, seq->num_computed, step_id_);
-  if (samples) {
+SequenceEnd Scheduler::Advance(const ScheduledRow& scheduled, const ResultRow& row) {
+  Sequence* seq = scheduled.seq;
+  CHECK(row.slot == scheduled.slot && row.num_computed == scheduled.num_computed)
+      << "sequence " << seq->id << " in slot " << scheduled.slot << ": " << row.num_computed
+      << " tokens in slot " << row.slot;
+  --seq->num_in_flight;
+  if (seq->state == SequenceState::kRunning) DropBehindWindow(seq);
+  if (scheduled.samples) {
+    --seq->num_sampling;
     if (row.sampled_token < 0 || row.sampled_token >= limits_.vocab_size) return SequenceEnd::kBadToken;
     seq->tokens.push_back(row.sampled_token);
-    seq->device_has_last_token = true;
     const auto& stops = seq->spec.stop_ids;
     if (std::find(stops.begin(), stops.end(), row.sampled_token) != stops.end()) return SequenceEnd::kStop;
     return seq->num_tokens() == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;
   }
-  return seq->num_computed == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;  // max_tokens 0
+  return row.num_computed == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;  // max_tokens 0
+}
+
+// What no row to come reads; a row in flight may read it still.
+void Scheduler::DropBehindWindow(Sequence* seq) {
+  blocks_.DropBehindWindow(seq->slot, seq->num_computed, seq->last_step);
 }
 
 void Scheduler::Preempt(Sequence* seq) {

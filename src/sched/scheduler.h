@@ -22,9 +22,13 @@
 
 namespace cachalot {
 
-// One row of the step: beside StepPlan::rows[i] before Commit, and StepResult::rows[i] after it.
+// One row of a step, beside StepPlan::rows[i] and StepResult::rows[i].
 struct ScheduledRow {
-  Sequence* seq = nullptr;
+  Sequence* seq =
+      nullptr;  // null: it was removed while the step was in flight, and what the row brings is discarded
+  int32_t slot = 0;
+  int32_t num_computed = 0;  // after the row
+  bool samples = false;
   // Of its positions, those that were never reported before (the last ones). After a preemption this is 0
   // until all that was lost is computed again; a row with logits or prompt log-probabilities is wholly new or
   // not at all.
@@ -44,19 +48,20 @@ class Scheduler {
   Status CanAdd(const SequenceSpec& spec) const;
   // Queues it; it must outlive its Remove. CanAdd must have agreed.
   void Add(Sequence* seq);
-  // Forgets it, in whatever state it is, and frees what it holds. Not between Plan and Commit.
+  // Forgets it, in whatever state it is, and frees what it holds. Its rows in flight become nobody's.
   void Remove(Sequence* seq);
 
-  // Fills the next step. No rows: nothing can be done now.
+  // Fills the next step. No rows: nothing can be done before the steps in flight are committed, and there is
+  // no step. At most `depth` steps may be in flight. What those will bring is not known: the plan counts on
+  // nothing but that their rows are computed.
   void Plan(StepPlan* plan);
-  // The step was computed: advances its sequences.
-  void Commit(const StepResult& result);
-  // The step failed: what the cache holds for its sequences is unknown, and the owner must Remove each of
-  // them.
-  void Abandon();
-  // Of the last plan.
-  std::span<ScheduledRow> rows() { return rows_; }
+  // The oldest step in flight was computed: advances its sequences. The rows are valid until the next Plan.
+  std::span<const ScheduledRow> Commit(const StepResult& result);
+  // A step failed, and with it all that are in flight; no slot and no block holds anything now. Returns the
+  // sequences with a row in one of the steps, which the owner must Remove; all others are computed anew.
+  std::span<Sequence* const> Abandon();
 
+  int32_t num_in_flight() const { return num_in_flight_; }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
@@ -79,7 +84,8 @@ class Scheduler {
   void Enter(Sequence* seq, StepPlan* plan);
   void AddRow(Sequence* seq, StepPlan* plan);
 
-  SequenceEnd Advance(Sequence* seq, const ResultRow& row);
+  SequenceEnd Advance(const ScheduledRow& scheduled, const ResultRow& row);
+  void DropBehindWindow(Sequence* seq);
   void Preempt(Sequence* seq);
   void LeaveSlot(Sequence* seq);
   void PushWaiting(Sequence* seq);
@@ -99,11 +105,21 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   int64_t num_preemptions_ = 0;
 
-  uint64_t step_id_ = 0;
-  bool in_flight_ = false;
-  std::vector<ScheduledRow> rows_;
+  struct PlannedStep {
+    uint64_t step_id = 0;
+    std::vector<ScheduledRow> rows;
+  };
+  PlannedStep& InFlight(int32_t age) {
+    return steps_[(first_step_ + static_cast<size_t>(age)) % steps_.size()];
+  }
+  uint64_t step_id_ = 0;            // the newest that was planned
+  std::vector<PlannedStep> steps_;  // a ring: those in flight, oldest first, then the one being planned
+  size_t first_step_ = 0;
+  int32_t num_in_flight_ = 0;
+  std::vector<Sequence*> abandoned_;
 
   // While planning.
+  PlannedStep* step_ = nullptr;
   int32_t budget_left_ = 0;
   int32_t logit_rows_left_ = 0;
   std::vector<int64_t>

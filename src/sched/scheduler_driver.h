@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
@@ -59,14 +60,22 @@ class SchedulerDriver {
   // False: nothing was planned.
   bool Step() {
     scheduler_->Plan(&plan);
-    if (plan.rows.empty()) return false;
     EXPECT_LE(plan.num_tokens(), budget_);
-    const Status status = device_.Run(plan, &result_);
-    EXPECT_TRUE(status.ok()) << status.ToString();
-    if (!status.ok()) return false;
-    scheduler_->Commit(result_);
-    for (const ScheduledRow& row : scheduler_->rows()) {
-      if (row.end != SequenceEnd::kNone) Remove(row.seq->id);
+    if (!plan.rows.empty()) {
+      results_.emplace_back();
+      const Status status = device_.Run(plan, &results_.back());
+      EXPECT_TRUE(status.ok()) << status.ToString();
+      if (!status.ok()) return false;
+    }
+    const bool full = scheduler_->num_in_flight() > limits_.depth;
+    if (full || (plan.rows.empty() && scheduler_->num_in_flight() > 0)) {
+      device_.Completed(results_.front().step_id);
+      for (const ScheduledRow& row : scheduler_->Commit(results_.front())) {
+        if (row.end != SequenceEnd::kNone) Remove(row.seq->id);
+      }
+      results_.pop_front();
+    } else if (plan.rows.empty()) {
+      return false;
     }
     CheckBlocks();
     return true;
@@ -124,7 +133,7 @@ class SchedulerDriver {
   FakeDevice device_;
   std::unique_ptr<Scheduler> scheduler_;
   std::map<uint64_t, std::unique_ptr<Sequence>> live_;
-  StepResult result_;
+  std::deque<StepResult> results_;  // of the steps in flight
   uint64_t last_id_ = 0;
   int32_t budget_ = 0;
 };

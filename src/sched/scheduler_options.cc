@@ -18,6 +18,9 @@ Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptio
   RETURN_IF_ERROR(at_least_one("max_step_tokens", limits.max_step_tokens));
   RETURN_IF_ERROR(at_least_one("max_context", limits.max_context));
   RETURN_IF_ERROR(at_least_one("vocab_size", limits.vocab_size));
+  if (limits.depth < 0 || limits.depth > 1) {
+    return InvalidArgument("the executor's depth is {}: must be 0 or 1", limits.depth);
+  }
   for (const KvGroupInfo& group : limits.kv_groups) {
     if (group.block_tokens < 1 || group.num_blocks < 1 || group.window < 0) {
       return InvalidArgument(

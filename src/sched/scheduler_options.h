@@ -18,6 +18,7 @@ struct SchedulerLimits {
   int32_t max_context = 0;
   int32_t vocab_size = 0;
   int32_t max_logit_rows = 0;
+  int32_t depth = 0;  // steps in flight while the next is planned: 0 or 1
   std::vector<KvGroupInfo> kv_groups;
 };
 

@@ -7,11 +7,14 @@
 namespace cachalot {
 
 void Scheduler::Plan(StepPlan* plan) {
-  CHECK(!in_flight_) << "step " << step_id_ << " is still in flight";
+  CHECK(num_in_flight_ <= limits_.depth)
+      << num_in_flight_ << " steps are in flight, the last is " << step_id_;
   ReserveFor(plan);
   plan->Clear();
-  plan->step_id = ++step_id_;
-  rows_.clear();
+  plan->step_id = step_id_ + 1;
+  step_ = &InFlight(num_in_flight_);
+  step_->step_id = plan->step_id;
+  step_->rows.clear();
   budget_left_ = step_budget_;
   logit_rows_left_ = limits_.max_logit_rows;
 
@@ -20,8 +23,9 @@ void Scheduler::Plan(StepPlan* plan) {
   AddRunningRows(plan);
   Admit(plan);
 
-  in_flight_ = !rows_.empty();
-  if (!in_flight_) blocks_.Release(step_id_);
+  if (plan->rows.empty()) return;
+  step_id_ = plan->step_id;
+  ++num_in_flight_;
 }
 
 void Scheduler::ReserveFor(StepPlan* plan) const {
@@ -35,6 +39,7 @@ void Scheduler::ReserveFor(StepPlan* plan) const {
   plan->block_writes.reserve(max_writes);
   plan->block_copies.reserve(max_rows * limits_.kv_groups.size());
   plan->setups.reserve(max_rows);
+  plan->stop_ids.reserve(max_rows * static_cast<size_t>(kMaxDeviceStopIds));
 }
 
 // Decodes first; max_running_ and num_running_logits_ are such that each gets its token.
@@ -71,6 +76,7 @@ void Scheduler::GrantMemory(StepPlan* plan) {
     Sequence* seq = running_[i];
     if (seq->q_len == 0) continue;
     const int32_t num_tokens = seq->num_computed + seq->q_len;
+    DropBehindWindow(seq);
     KvFit fit = blocks_.CanAllocate(seq->slot, num_tokens);
     while (fit == KvFit::kNever) {
       const std::span<Sequence* const> candidates(running_.data() + i, running_.size() - i);
@@ -84,7 +90,7 @@ void Scheduler::GrantMemory(StepPlan* plan) {
       fit = blocks_.CanAllocate(seq->slot, num_tokens);
     }
     if (fit == KvFit::kNow) {
-      blocks_.Allocate(seq->slot, num_tokens, step_id_, &plan->block_writes, &plan->block_copies);
+      blocks_.Allocate(seq->slot, num_tokens, plan->step_id, &plan->block_writes, &plan->block_copies);
     } else {
       seq->q_len = 0;  // its turn comes when the steps in flight are committed
     }
@@ -109,7 +115,7 @@ void Scheduler::Admit(StepPlan* plan) {
     waiting_.pop_back();
     Take(seq);
     Enter(seq, plan);
-    blocks_.Allocate(seq->slot, seq->q_len, step_id_, &plan->block_writes, &plan->block_copies);
+    blocks_.Allocate(seq->slot, seq->q_len, plan->step_id, &plan->block_writes, &plan->block_copies);
     PromiseMemory(*seq);
     AddRow(seq, plan);
   }
@@ -118,7 +124,7 @@ void Scheduler::Admit(StepPlan* plan) {
 void Scheduler::PromiseMemory(const Sequence& seq) {
   for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
     const int32_t missing =
-        blocks_.PeakBlocks(g, seq.num_tokens(), max_q_len_) - blocks_.table(seq.slot, g).num_held();
+        blocks_.PeakBlocks(g, seq.num_total(), max_q_len_) - blocks_.table(seq.slot, g).num_held();
     promised_[static_cast<size_t>(g)] += std::max(0, missing);
   }
 }
@@ -126,7 +132,8 @@ void Scheduler::PromiseMemory(const Sequence& seq) {
 // Everything that runs can finish the tokens it holds, and has a reserve to grow into. Nothing runs: it fits,
 // by CanAdd.
 bool Scheduler::CanAdmit(const Sequence& seq) {
-  if (num_running() == max_running_ || Share(seq) == 0) return false;
+  // A row in flight may bring another token (it was preempted meanwhile).
+  if (num_running() == max_running_ || seq.num_in_flight > 0 || Share(seq) == 0) return false;
   if (seq.wants_logits() && num_running_logits_ == limits_.max_logit_rows) return false;
   for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
     const int64_t reserve = int64_t{options_.reserve_blocks_per_seq} * num_running();
@@ -154,6 +161,10 @@ void Scheduler::Enter(Sequence* seq, StepPlan* plan) {
     setup.history_num_prompt = seq->num_prompt;
     plan->history_ids.insert(plan->history_ids.end(), seq->tokens.begin(), seq->tokens.end());
   }
+  const auto& stops = seq->spec.stop_ids;
+  setup.stop_begin = static_cast<int32_t>(plan->stop_ids.size());
+  setup.stop_len = static_cast<int32_t>(std::min<size_t>(stops.size(), kMaxDeviceStopIds));
+  plan->stop_ids.insert(plan->stop_ids.end(), stops.begin(), stops.begin() + setup.stop_len);
   plan->setups.push_back(std::move(setup));
 }
 
@@ -168,7 +179,8 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
                            seq->tokens.begin() + end);
   }
   if (end < seq->num_tokens()) row.next_token = seq->tokens[static_cast<size_t>(end)];
-  if (end == seq->num_tokens() && seq->num_tokens() < seq->max_total) {
+  const bool samples = end == seq->num_total() && seq->num_total() < seq->max_total;
+  if (samples) {
     row.outputs |= kOutputSample;
     if (spec.num_top_logprobs >= 0) {
       row.outputs |= kOutputTopLogprobs;
@@ -180,9 +192,18 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
     row.outputs |= kOutputPromptLogprobs;
   if (spec.all_logits && is_new) row.outputs |= kOutputAllLogits;
   if (spec.mtp_logits) row.outputs |= kOutputMtp;
-  seq->last_step = step_id_;
   plan->rows.push_back(row);
-  rows_.push_back({.seq = seq, .num_new = std::max(0, end - std::max(seq->num_computed, seq->num_reported))});
+  step_->rows.push_back({.seq = seq,
+                         .slot = seq->slot,
+                         .num_computed = end,
+                         .samples = samples,
+                         .num_new = std::max(0, end - std::max(seq->num_computed, seq->num_reported))});
+  seq->num_computed = end;
+  seq->num_reported = std::max(seq->num_reported, end);
+  seq->last_step = plan->step_id;
+  seq->device_has_last_token = samples;
+  seq->num_sampling += samples ? 1 : 0;
+  ++seq->num_in_flight;
 }
 
 }  // namespace cachalot

@@ -21,6 +21,7 @@ TEST(SchedulerStress, RandomTraffic) {
     limits.max_seqs = random(1, 8);
     limits.max_context = random(24, 60);
     limits.max_logit_rows = random(1, 6);
+    limits.depth = random(0, 1);
     if (seed % 2 == 0) {
       limits.kv_groups.push_back({.name = "window",
                                   .block_tokens = random(1, 8),

@@ -203,8 +203,7 @@ TEST(Scheduler, EndsAtAStopTokenOrABadOne) {
   StepResult result;
   result.step_id = plan.step_id;
   result.rows.push_back({.slot = plan.rows[0].slot, .num_computed = 1, .sampled_token = -1});
-  scheduler->Commit(result);
-  EXPECT_EQ(scheduler->rows()[0].end, SequenceEnd::kBadToken);
+  EXPECT_EQ(scheduler->Commit(result)[0].end, SequenceEnd::kBadToken);
   scheduler->Remove(&seq);
 }
 
@@ -216,8 +215,9 @@ TEST(Scheduler, AnAbandonedStepFreesEverything) {
   StepPlan plan;
   scheduler->Plan(&plan);
   ASSERT_EQ(plan.rows.size(), 2u);
-  scheduler->Abandon();
-  for (const ScheduledRow& row : scheduler->rows()) scheduler->Remove(row.seq);
+  const auto lost = scheduler->Abandon();
+  ASSERT_EQ(lost.size(), 2u);
+  for (Sequence* seq : lost) scheduler->Remove(seq);
   EXPECT_EQ(scheduler->blocks().pool(0).num_free(), 64);
   EXPECT_EQ(scheduler->num_running() + scheduler->num_waiting(), 0);
   scheduler->Plan(&plan);
@@ -236,6 +236,55 @@ TEST(Scheduler, KnobsAndLimitsAreChecked) {
   SchedulerLimits limits = TestLimits();
   limits.max_seqs = 0;
   EXPECT_EQ(error(limits, {}), "the executor's max_seqs is 0: must be at least 1");
+}
+
+// At depth 1 the plan counts on the step in flight without knowing what it brings.
+TEST(Scheduler, PlansAheadOfTheStepInFlight) {
+  SchedulerLimits limits = TestLimits();
+  limits.depth = 1;
+  auto scheduler = *Scheduler::Create(limits, {}, MakeFcfsPolicy());
+  FakeDevice device(limits);
+  Sequence a(1, TestSpec(TestPrompt(4), 3)), b(2, TestSpec(TestPrompt(6), 20));
+  scheduler->Add(&a);
+  StepPlan first, second;
+  StepResult first_result, second_result;
+  scheduler->Plan(&first);
+  ASSERT_TRUE(device.Run(first, &first_result).ok());
+  scheduler->Add(&b);
+  scheduler->Plan(&second);
+  ASSERT_TRUE(device.Run(second, &second_result).ok());
+  ASSERT_EQ(second.rows.size(), 2u);
+  EXPECT_EQ(second.rows[0].token_begin, -1) << "only the device knows the token";
+  EXPECT_EQ(second.rows[0].num_computed, 4);
+  EXPECT_EQ(scheduler->blocks().table(a.slot, 0).num_tokens, 5);
+  EXPECT_EQ(a.num_tokens(), 4);
+  EXPECT_EQ(a.num_total(), 6) << "two tokens are on their way";
+
+  // It leaves while the second step is in flight: that row is nobody's, and its blocks wait.
+  scheduler->Commit(first_result);
+  EXPECT_EQ(a.num_tokens(), 5);
+  scheduler->Remove(&a);
+  EXPECT_EQ(scheduler->blocks().pool(0).num_pending(), 2);
+  const auto rows = scheduler->Commit(second_result);
+  EXPECT_EQ(rows[0].seq, nullptr);
+  EXPECT_EQ(rows[1].seq, &b);
+  EXPECT_EQ(scheduler->blocks().pool(0).num_pending(), 0);
+  scheduler->Remove(&b);
+}
+
+TEST(Scheduler, PlansNothingBeyondMaxTokensOrTheContext) {
+  for (int32_t depth : {0, 1}) {
+    SchedulerLimits limits = TestLimits();
+    limits.depth = depth;
+    SchedulerDriver driver(limits);
+    const uint64_t one = driver.Add(TestSpec(TestPrompt(9), 1));
+    const uint64_t full = driver.Add(TestSpec(TestPrompt(120), 1000));
+    int64_t num_tokens = 0;
+    while (driver.Step()) num_tokens += driver.plan.num_tokens();
+    EXPECT_EQ(num_tokens, 9 + 127);
+    EXPECT_EQ(driver.done[one].size(), 1u);
+    EXPECT_EQ(driver.done[full].size(), 8u);
+  }
 }
 
 bool operator==(const PlanRow& a, const PlanRow& b) {

@@ -3,6 +3,7 @@
 // a token.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -43,18 +44,25 @@ struct Sequence {
   int32_t max_total = 0;  // it ends when it holds this many tokens
 
   SequenceState state = SequenceState::kNew;
-  int32_t slot = -1;         // while running
-  int32_t num_computed = 0;  // tokens in the KV cache
-  // Positions whose outputs (logits, prompt log-probabilities) the owner already has: after a preemption they
-  // are computed again but not reported again.
+  int32_t slot = -1;          // while running
+  int32_t num_computed = 0;   // tokens in the KV cache when the steps in flight are done
+  int32_t num_in_flight = 0;  // rows of it in steps in flight
+  // Tokens that those rows sample: they stand behind `tokens`, and only the device knows them before Commit.
+  int32_t num_sampling = 0;
+  // Positions whose outputs (logits, prompt log-probabilities) the owner has or gets from steps in flight:
+  // after a preemption they are computed again but not reported again.
   int32_t num_reported = 0;
-  bool device_has_last_token = false;  // the runtime sampled tokens.back() in this slot
+  bool device_has_last_token = false;  // the runtime sampled the last token in this slot
   uint64_t last_step = 0;              // newest step with a row of this sequence
   int32_t q_len = 0;                   // its share of the step being planned
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - num_prompt; }
-  int32_t num_pending() const { return num_tokens() - num_computed; }
+  int32_t num_total() const { return num_tokens() + num_sampling; }
+  // Positions that can be planned now. The last token that may be generated is never computed.
+  int32_t num_pending() const {
+    return std::min(num_total(), max_total > num_prompt ? max_total - 1 : max_total) - num_computed;
+  }
   bool wants_logits() const { return spec.all_logits || spec.mtp_logits; }
 };
 
