@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "quant/clamp.h"
+#include "quant/fit.h"
 #include "tensor/float_convert.h"
 
 namespace cachalot {
@@ -37,6 +38,17 @@ void EncodeQ4_0(const float* src, std::byte* dst, int64_t count) {
     for (int j = 0; j < 16; ++j) {
       block.q[j] = static_cast<uint8_t>(quantise(src[i + j]) | quantise(src[i + j + 16]) << 4);
     }
+    std::memcpy(dst, &block, sizeof(block));
+  }
+}
+
+void EncodeWeightedQ4_0(const float* src, const float* importance, std::byte* dst, int64_t count) {
+  for (int64_t i = 0; i < count; i += 32, dst += sizeof(BlockQ4_0)) {
+    BlockCodes codes;
+    EncodeSymmetric32(src + i, importance == nullptr ? nullptr : importance + i, -8, 7, &codes);
+    BlockQ4_0 block;
+    block.scale = codes.d;
+    for (int j = 0; j < 16; ++j) block.q[j] = static_cast<uint8_t>(codes.q[j] | codes.q[j + 16] << 4);
     std::memcpy(dst, &block, sizeof(block));
   }
 }

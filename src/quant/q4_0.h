@@ -14,5 +14,7 @@ static_assert(sizeof(BlockQ4_0) == 18);
 
 void DecodeQ4_0(const std::byte* src, float* dst, int64_t count);
 void EncodeQ4_0(const float* src, std::byte* dst, int64_t count);
+// The scale is searched for, at some ten times the cost; importance: of a row of `count` values, or null.
+void EncodeWeightedQ4_0(const float* src, const float* importance, std::byte* dst, int64_t count);
 
 }  // namespace cachalot

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "quant/clamp.h"
+#include "quant/fit.h"
 #include "tensor/float_convert.h"
 
 namespace cachalot {
@@ -35,6 +36,18 @@ void EncodeQ4_1(const float* src, std::byte* dst, int64_t count) {
     for (int j = 0; j < 16; ++j) {
       block.q[j] = static_cast<uint8_t>(quantise(src[i + j]) | quantise(src[i + j + 16]) << 4);
     }
+    std::memcpy(dst, &block, sizeof(block));
+  }
+}
+
+void EncodeWeightedQ4_1(const float* src, const float* importance, std::byte* dst, int64_t count) {
+  for (int64_t i = 0; i < count; i += 32, dst += sizeof(BlockQ4_1)) {
+    BlockCodes codes;
+    EncodeAffine32(src + i, importance == nullptr ? nullptr : importance + i, 15, &codes);
+    BlockQ4_1 block;
+    block.scale = codes.d;
+    block.min = codes.dmin;
+    for (int j = 0; j < 16; ++j) block.q[j] = static_cast<uint8_t>(codes.q[j] | codes.q[j + 16] << 4);
     std::memcpy(dst, &block, sizeof(block));
   }
 }

@@ -47,7 +47,7 @@ TEST(QuantFormat, TableIsConsistent) {
 }
 
 TEST(QuantFormat, EveryFormatRoundTripsWithinItsStep) {
-  const auto values = Noise(256);
+  const auto values = Noise(1024);
   for (const auto& format : AllQuantFormats()) {
     SCOPED_TRACE(DTypeName(format.dtype));
     const auto decoded = Decode(format.dtype, Encode(format.dtype, values).data(), values.size());
@@ -73,6 +73,28 @@ TEST(QuantFormat, EveryFormatRoundTripsWithinItsStep) {
         break;  // the far side of the range is cut at +7
       case DType::kQ4_1:
         step = 1.0f / 15 + 1e-3f;
+        break;
+      // Scales by least squares: the ends of the range may be cut a little.
+      case DType::kQ5_0:
+      case DType::kQ5_1:
+      case DType::kQ5_K:
+        step = 0.09f;
+        break;
+      case DType::kQ6_K:
+        step = 0.05f;
+        break;
+      case DType::kQ4_K:
+        step = 0.12f;
+        break;
+      case DType::kIQ4_NL:
+      case DType::kIQ4_XS:
+        step = 0.16f;
+        break;
+      case DType::kQ3_K:
+        step = 0.36f;
+        break;
+      case DType::kQ2_K:
+        step = 0.45f;
         break;
       default:
         FAIL() << "a format without a bound here";
@@ -232,24 +254,66 @@ TEST(Q4_1, EncodesByHand) {
 }
 
 TEST(BlockFormats, ConstantAndZeroBlocks) {
-  for (DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+  for (const QuantFormat& format : AllQuantFormats()) {
+    const DType dtype = format.dtype;
     SCOPED_TRACE(DTypeName(dtype));
-    const auto zero = Decode(dtype, Encode(dtype, std::vector<float>(32, 0.0f)).data(), 32);
+    const auto zero = Decode(dtype, Encode(dtype, std::vector<float>(256, 0.0f)).data(), 256);
     for (float value : zero) EXPECT_EQ(value, 0.0f);
-    const auto constant = Decode(dtype, Encode(dtype, std::vector<float>(32, 2.0f)).data(), 32);
-    for (float value : constant) EXPECT_NEAR(value, 2.0f, 2e-3f);
+    for (float all : {2.0f, -2.0f}) {
+      const auto constant = Decode(dtype, Encode(dtype, std::vector<float>(256, all)).data(), 256);
+      for (float value : constant) EXPECT_NEAR(value, all, 2e-3f);
+    }
   }
 }
 
 // Weights that no model should have must still not be undefined behaviour.
 TEST(BlockFormats, NonFiniteValuesDoNotTrap) {
-  std::vector<float> values(32, 1.0f);
+  std::vector<float> values(256, 1.0f), importance(256, 1.0f);
   values[0] = std::numeric_limits<float>::infinity();
   values[1] = std::nanf("");
   values[2] = 1e-40f;
-  for (DType dtype : {DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
-    Encode(dtype, values);
-    Encode(dtype, std::vector<float>(32, 1e-41f));
+  values[40] = -std::numeric_limits<float>::max();
+  importance[3] = std::nanf("");
+  importance[4] = std::numeric_limits<float>::infinity();
+  importance[5] = -1.0f;
+  for (const QuantFormat& format : AllQuantFormats()) {
+    if (!IsQuantized(format.dtype)) continue;
+    Encode(format.dtype, values);
+    Encode(format.dtype, std::vector<float>(256, 1e-41f));
+    if (format.encode_weighted == nullptr) continue;
+    std::vector<std::byte> out(DTypeBytes(format.dtype, 256));
+    for (const auto* weights : {&importance, &values}) {
+      format.encode_weighted(values.data(), weights->data(), out.data(), 256);
+      for (float value : Decode(format.dtype, out.data(), 256)) EXPECT_TRUE(std::isfinite(value));
+    }
+  }
+}
+
+// The search never loses to the plain rule, and a value of great importance is met more closely.
+TEST(BlockFormats, WeightedEncodersSearch) {
+  const auto values = Noise(1024);
+  const auto error = [&](DType dtype, const std::vector<std::byte>& bytes,
+                         const std::vector<float>& weights) {
+    const auto decoded = Decode(dtype, bytes.data(), 1024);
+    double sum = 0;
+    for (int i = 0; i < 1024; ++i) {
+      const double rest = static_cast<double>(decoded[i]) - static_cast<double>(values[i]);
+      sum += static_cast<double>(weights[i]) * rest * rest;
+    }
+    return sum;
+  };
+  const std::vector<float> same(1024, 1.0f);
+  std::vector<float> uneven(1024);
+  for (int i = 0; i < 1024; ++i) uneven[i] = i % 7 == 0 ? 50.0f : 1.0f;
+  for (const QuantFormat& format : AllQuantFormats()) {
+    if (format.encode_weighted == nullptr) continue;
+    SCOPED_TRACE(DTypeName(format.dtype));
+    std::vector<std::byte> plain = Encode(format.dtype, values), weighted(plain.size());
+    format.encode_weighted(values.data(), nullptr, weighted.data(), 1024);
+    EXPECT_LE(error(format.dtype, weighted, same), error(format.dtype, plain, same) * 1.0001);
+    const double without = error(format.dtype, weighted, uneven);
+    format.encode_weighted(values.data(), uneven.data(), weighted.data(), 1024);
+    EXPECT_LT(error(format.dtype, weighted, uneven), without * 0.97);
   }
 }
 

@@ -25,14 +25,14 @@ constexpr ToleranceRow kTolerances[] = {
     {OpClass::kNorm, DType::kF32, {1e-7, 4e-6, 0, 1 - 1e-9}},
     {OpClass::kSoftmax, DType::kF32, {1e-7, 2e-5, 2e-5, 1 - 1e-8}},
     {OpClass::kMatmul, DType::kF32, {1e-7, 1e-5, 2e-5, 1 - 1e-8}},
-    {OpClass::kMatmul, DType::kQ8_0, {1e-6, 0, 4e-2, 1 - 1e-4}},
-    {OpClass::kMatmul, DType::kQ4_0, {1e-6, 0, 4e-2, 1 - 1e-4}},
-    {OpClass::kMatmul, DType::kQ4_1, {1e-6, 0, 4e-2, 1 - 1e-4}},
 };
+// Block formats, all alike.
+constexpr Tolerance kQuantizedMatmul = {1e-6, 0, 4e-2, 1 - 1e-4};
 
 }  // namespace
 
 Tolerance ToleranceFor(OpClass op, DType format) {
+  if (op == OpClass::kMatmul && IsQuantized(format)) return kQuantizedMatmul;
   const Tolerance* plain = nullptr;
   for (const ToleranceRow& row : kTolerances) {
     if (row.op != op) continue;

@@ -6,7 +6,7 @@
 namespace cachalot {
 namespace {
 
-constexpr int64_t kN = 52, kK = 160;
+constexpr int64_t kN = 52, kK = 256;
 
 std::vector<PackedMatrix> Experts(DType dtype, Isa isa, int count) {
   std::vector<PackedMatrix> experts;

@@ -14,16 +14,12 @@ namespace {
 // The best panel kernels that `isa` allows for this matrix; null: only the reference covers it.
 const PanelKernel* FindPanelKernel(const PackedMatrix& weight, Isa isa) {
   if (weight.layout != PackLayout::kPanel) return nullptr;
-  for (const auto& kernels : {FloatKernelsAvx2(), Int8KernelsAvx2()}) {
+  for (const auto& kernels : {FloatKernelsAvx2(), Int8KernelsAvx2(), CodeKernelsAvx2()}) {
     for (const PanelKernel& kernel : kernels) {
       if (kernel.dtype == weight.dtype && kernel.isa <= isa) return &kernel;
     }
   }
   return nullptr;
-}
-
-int64_t XBlockRowBytes(int64_t k) {
-  return k / 32 * static_cast<int64_t>(sizeof(XBlock));
 }
 
 // --- Activations as the block formats' kernels want them: each row once. ---
@@ -56,7 +52,7 @@ int64_t SharedRows(std::span<const MatmulGroup> groups) {
 QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const PanelKernel& kernel, int64_t k) {
   QuantizedX out;
   if (kernel.quantize == nullptr) return out;
-  out.row_bytes = XBlockRowBytes(k);
+  out.row_bytes = k / 32 * kernel.x_block_bytes;
   int64_t total = 0;
   const MatmulGroup* first = nullptr;
   for (const MatmulGroup& group : call.groups) {
@@ -201,7 +197,7 @@ void GroupedMatmul(const ExecContext& ctx, const GroupedMatmulParams& params) {
 int64_t MatmulWorkspaceBytes(int64_t max_rows, int64_t k, int num_threads) {
   if (num_threads <= 0) num_threads = std::max(16, static_cast<int>(std::thread::hardware_concurrency()));
   const int64_t reference_row = Workspace::Padded(k * static_cast<int64_t>(sizeof(float)));
-  return Workspace::Padded(max_rows * XBlockRowBytes(k)) +
+  return Workspace::Padded(max_rows * (k / 32) * kMaxXBlockBytes) +
          num_threads * std::max(reference_row, Workspace::Padded(kThreadScratchBytes));
 }
 

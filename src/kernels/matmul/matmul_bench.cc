@@ -82,8 +82,10 @@ struct Shape {
 // dense one's).
 constexpr Shape kShapes[] = {{576, 960},   {576, 3072},  {1536, 576}, {576, 49152},
                              {2048, 3072}, {2048, 2816}, {8192, 2048}};
-constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kFP8E4M3,
-                            DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,    DType::kBF16, DType::kFP8E4M3,
+                            DType::kQ8_0, DType::kQ4_0,   DType::kQ4_1, DType::kQ5_0,
+                            DType::kQ5_1, DType::kIQ4_NL, DType::kQ2_K, DType::kQ3_K,
+                            DType::kQ4_K, DType::kQ5_K,   DType::kQ6_K, DType::kIQ4_XS};
 
 const std::deque<PackedMatrix>& Weights(DType dtype, const Shape& shape) {
   static DType held_type;

@@ -14,6 +14,7 @@
 #include <immintrin.h>
 
 #include "kernels/matmul/panel.h"
+#include "kernels/matmul/quantize_x_avx2.h"
 #include "kernels/matmul/tile_avx2.h"
 
 namespace cachalot {
@@ -205,49 +206,17 @@ void Run(const PanelTask& task) {
 
 // --- Activations. ---
 
-// To nearest even with scale = largest magnitude / 127. Magnitudes are compared as integers, where NaN is the
-// largest: a block with a NaN gets a NaN scale, so the NaN reaches y.
-template <typename Finish>
-inline void Quantize(const float* x, int64_t k, std::byte* out, Finish&& finish) {
-  XBlock* block = reinterpret_cast<XBlock*>(out);
-  const __m256i magnitude_bits = _mm256_set1_epi32(0x7fffffff);
-  for (int64_t k0 = 0; k0 < k; k0 += 32, ++block) {
-    __m256 v[4];
-    __m256i largest = _mm256_setzero_si256();
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      v[j] = _mm256_loadu_ps(x + k0 + j * 8);
-      largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(v[j]), magnitude_bits));
-    }
-    __m128i most = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
-    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, _MM_SHUFFLE(1, 0, 3, 2)));
-    most = _mm_max_epi32(most, _mm_shuffle_epi32(most, _MM_SHUFFLE(2, 3, 0, 1)));
-    const float max_magnitude = _mm_cvtss_f32(_mm_castsi128_ps(most));
-    block->scale = max_magnitude / 127.0f;
-    const __m256 inverse = _mm256_set1_ps(max_magnitude != 0 ? 127.0f / max_magnitude : 0.0f);
-    __m256i q[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) q[j] = _mm256_cvtps_epi32(_mm256_mul_ps(v[j], inverse));
-    // The packs work within 128-bit halves; the permutation puts groups of four back in order.
-    const __m256i packed = _mm256_permutevar8x32_epi32(
-        _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])),
-        _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(block->q), packed);
-    finish(packed, block);
-  }
-}
-
 // 8 lanes of 32 bits to one.
 inline __m128i AddHalves(__m256i v) {
   return _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
 }
 
 void QuantizeForQ8_0(const float* x, int64_t k, std::byte* out) {
-  Quantize(x, k, out, [](__m256i, XBlock* block) { block->sum = 0; });
+  QuantizeX<XBlock>(x, k, out, [](__m256i, XBlock* block) { block->sum = 0; });
 }
 
 void QuantizeForQ4_0(const float* x, int64_t k, std::byte* out) {
-  Quantize(x, k, out, [](__m256i q, XBlock* block) {
+  QuantizeX<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
     // 16-bit lanes: even ones hold q[4j] + q[4j+1], odd ones q[4j+2] + q[4j+3].
     const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
     __m128i sum = _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
@@ -259,7 +228,7 @@ void QuantizeForQ4_0(const float* x, int64_t k, std::byte* out) {
 }
 
 void QuantizeForQ4_1(const float* x, int64_t k, std::byte* out) {
-  Quantize(x, k, out, [](__m256i q, XBlock* block) {
+  QuantizeX<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
     const __m256i quads =
         _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
     __m128i sum = AddHalves(quads);
@@ -270,9 +239,9 @@ void QuantizeForQ4_1(const float* x, int64_t k, std::byte* out) {
 }
 
 constexpr PanelKernel kKernels[] = {
-    {DType::kQ8_0, Isa::kAvx2, Run<BlockQ8_0Panel>, QuantizeForQ8_0},
-    {DType::kQ4_0, Isa::kAvx2, Run<BlockQ4_0Panel>, QuantizeForQ4_0},
-    {DType::kQ4_1, Isa::kAvx2, Run<BlockQ4_1Panel>, QuantizeForQ4_1},
+    {DType::kQ8_0, Isa::kAvx2, Run<BlockQ8_0Panel>, QuantizeForQ8_0, sizeof(XBlock)},
+    {DType::kQ4_0, Isa::kAvx2, Run<BlockQ4_0Panel>, QuantizeForQ4_0, sizeof(XBlock)},
+    {DType::kQ4_1, Isa::kAvx2, Run<BlockQ4_1Panel>, QuantizeForQ4_1, sizeof(XBlock)},
 };
 
 }  // namespace

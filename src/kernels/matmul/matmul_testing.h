@@ -9,6 +9,12 @@
 
 namespace cachalot {
 
+// k rounded up to whole blocks of the type.
+inline int64_t WholeBlocks(DType dtype, int64_t k) {
+  const int64_t size = GetDTypeInfo(dtype).block_size;
+  return (k + size - 1) / size * size;
+}
+
 // A matrix [n, k] with what a MatrixPart points to.
 struct TestWeight {
   DType dtype = DType::kF32;

@@ -20,7 +20,8 @@ std::vector<float> AllRows(const PackedMatrix& matrix) {
 TEST(Pack, RowsComeBack) {
   ThreadPool pool(3);
   for (const QuantFormat& format : AllQuantFormats()) {
-    for (int64_t k : {32, 160, 288}) {
+    for (int64_t depth : {32, 160, 288}) {
+      const int64_t k = WholeBlocks(format.dtype, depth);
       const TestWeight a(format.dtype, 128, k, 1), b(format.dtype, 37, k, 2);
       std::vector<float> want = a.Decoded();
       const std::vector<float> second = b.Decoded();
@@ -76,7 +77,8 @@ TEST(Pack, BorrowsASingleRowMajorPart) {
 TEST(Pack, PanelsAddNothingToWholeRows) {
   for (const QuantFormat& format : AllQuantFormats()) {
     const int64_t extra = format.dtype == DType::kFP8E4M3 ? 16 * 5 * 4 : 0;
-    EXPECT_EQ(PanelBytes(format.dtype, 576), DTypeBytes(format.dtype, 16 * 576) + extra);
+    const int64_t k = WholeBlocks(format.dtype, 576);
+    EXPECT_EQ(PanelBytes(format.dtype, k), DTypeBytes(format.dtype, 16 * k) + extra);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "kernels/matmul/packed_matrix.h"
+#include "kernels/matmul/panel_codes.h"
+#include "quant/block_codes.h"
 #include "quant/format.h"
 #include "quant/fp8_e4m3.h"
 
@@ -144,7 +146,7 @@ bool HasPanelLayout(DType dtype) {
     case DType::kQ4_1:
       return true;
     default:
-      return false;
+      return FindCodeFormat(dtype) != nullptr;
   }
 }
 
@@ -171,7 +173,7 @@ void PackPanel(DType dtype, const PanelSource& source, int64_t k, std::byte* pan
     case DType::kQ4_1:
       return Q4_1Layout::Pack(source, k, panel);
     default:
-      CHECK(false) << DTypeName(dtype) << " has no panel layout";
+      return PackCodePanel(dtype, source, k, panel);
   }
 }
 
@@ -192,7 +194,7 @@ void DecodePanelRow(DType dtype, const std::byte* panel, int64_t row, int64_t k,
     case DType::kQ4_1:
       return Q4_1Layout::DecodeRow(dtype, panel, row, k, out);
     default:
-      CHECK(false) << DTypeName(dtype) << " has no panel layout";
+      return DecodeCodePanelRow(dtype, panel, row, k, out);
   }
 }
 

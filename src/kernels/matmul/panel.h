@@ -19,6 +19,7 @@
 //                 [4][16][4] bytes           byte (s, r, t) is the source's byte 4s + t of row r: value
 //                                            k = 4s + t in the low half, k = 16 + 4s + t in the high half
 //   Q4_1        the same with [16] F16 minima behind the scales
+//   others      matmul/panel_codes.h
 // clang-format on
 //
 // So one 32-byte load of a block format feeds a byte multiply-add for 8 rows x 4 k (VNNI's 64 bytes: 16

@@ -44,6 +44,7 @@ struct PanelKernel {
   void (*run)(const PanelTask& task);
   // Null: x is read as F32. Else a row [k] of x is first turned into XBlocks.
   void (*quantize)(const float* x, int64_t k, std::byte* out);
+  int64_t x_block_bytes = 0;  // of the blocks of 32 values that it makes
 };
 
 // 32 values of x against block formats: x = scale * q. Together, so that a row is one stream.
@@ -59,7 +60,25 @@ struct XBlock {
 };
 static_assert(sizeof(XBlock) == 40);
 
+// The same with more beside it. `start` as above: Q5_1, Q5_K one pair over all of q (codes centred on 16);
+// Q3_K, Q6_K a pair for each 16 (centred on 4 and 32).
+struct XBlockWide {
+  int8_t q[32];
+  float scale;
+  float sum;  // Q5_1, Q5_K: scale * sum(q)
+  union {
+    int16_t start[4];
+    struct {
+      int16_t unused[2];
+      int32_t centre;  // Q5_1, Q5_K: 16 * sum(q), which makes the centring good
+    };
+  };
+};
+static_assert(sizeof(XBlockWide) == 48);
+inline constexpr int64_t kMaxXBlockBytes = sizeof(XBlockWide);
+
 std::span<const PanelKernel> FloatKernelsAvx2();
 std::span<const PanelKernel> Int8KernelsAvx2();
+std::span<const PanelKernel> CodeKernelsAvx2();
 
 }  // namespace cachalot

@@ -2,8 +2,10 @@ list(APPEND KERNEL_SOURCES
   matmul/matmul.cc
   matmul/matmul_ref.cc
   matmul/pack.cc
-  matmul/panel.cc)
+  matmul/panel.cc
+  matmul/panel_codes.cc)
 list(APPEND KERNEL_AVX2
+  matmul/matmul_codes_avx2.cc
   matmul/matmul_float_avx2.cc
   matmul/matmul_int8_avx2.cc)
 list(APPEND KERNEL_TESTS

@@ -97,7 +97,9 @@ TEST(DummyValuesTest, DistributionInEveryType) {
     }
     const auto count = static_cast<double>(values.size());
     EXPECT_NEAR(sum / count / up->std, 0.0, 0.01);
-    EXPECT_NEAR(std::sqrt(squares / count) / up->std, 1.0, 0.05);
+    // Least squares at 2 and 3 bits leave some of the variance out.
+    const bool coarse = format.dtype == DType::kQ2_K || format.dtype == DType::kQ3_K;
+    EXPECT_NEAR(std::sqrt(squares / count) / up->std, 1.0, coarse ? 0.08 : 0.05);
   }
 }
 
