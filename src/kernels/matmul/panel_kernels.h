@@ -79,6 +79,7 @@ inline constexpr int64_t kMaxXBlockBytes = sizeof(XBlockWide);
 
 std::span<const PanelKernel> FloatKernelsAvx2();
 std::span<const PanelKernel> Int8KernelsAvx2();
-std::span<const PanelKernel> CodeKernelsAvx2();
+std::span<const PanelKernel> Codes32KernelsAvx2();
+std::span<const PanelKernel> Codes16KernelsAvx2();
 
 }  // namespace cachalot

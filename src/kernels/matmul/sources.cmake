@@ -5,7 +5,8 @@ list(APPEND KERNEL_SOURCES
   matmul/panel.cc
   matmul/panel_codes.cc)
 list(APPEND KERNEL_AVX2
-  matmul/matmul_codes_avx2.cc
+  matmul/matmul_codes16_avx2.cc
+  matmul/matmul_codes32_avx2.cc
   matmul/matmul_float_avx2.cc
   matmul/matmul_int8_avx2.cc)
 list(APPEND KERNEL_TESTS
