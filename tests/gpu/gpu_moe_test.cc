@@ -144,7 +144,7 @@ void CheckSort(int64_t tokens, int32_t top_k, int32_t num_experts, int padded_ro
   for (int32_t& id : ids) id = static_cast<int32_t>(rng.Int(0, num_experts - 1) * rng.Int(0, num_experts - 1) / num_experts);
   const std::vector<float> weights = rng.NormalVector(pairs);
   for (int i = 0; i < padded_rows; ++i) slots[tokens - 1 - i] = -1;
-  std::vector<int32_t> want_begin(num_experts + 1), want_rows(pairs, -1);
+  std::vector<int32_t> want_begin(num_experts + 1), want_rows(pairs, -1), want_pairs(pairs, -1);
   std::vector<float> want_weights(pairs, std::bit_cast<float>(0xffffffffu));
   MoeSort(TestContext(Isa::kRef), {.expert_ids = ids.data(),
                                    .weights = weights.data(),
@@ -153,8 +153,9 @@ void CheckSort(int64_t tokens, int32_t top_k, int32_t num_experts, int padded_ro
                                    .num_experts = num_experts,
                                    .expert_begin = want_begin.data(),
                                    .token_rows = want_rows.data(),
-                                   .pair_weights = want_weights.data()});
-  const GpuArray<int32_t> gpu_ids(ids), gpu_slots(slots), begin(num_experts + 1), rows(pairs);
+                                   .pair_weights = want_weights.data(),
+                                   .token_pairs = want_pairs.data()});
+  const GpuArray<int32_t> gpu_ids(ids), gpu_slots(slots), begin(num_experts + 1), rows(pairs), token_pairs(pairs);
   const GpuArray<float> gpu_weights(weights), pair_weights(pairs);
   GPU_OK(Backend().moe_sort(Gpu::Get().Exec(),
                             {.expert_ids = gpu_ids.data(),
@@ -164,13 +165,15 @@ void CheckSort(int64_t tokens, int32_t top_k, int32_t num_experts, int padded_ro
                              .num_experts = num_experts,
                              .expert_begin = begin.data(),
                              .token_rows = rows.data(),
-                             .pair_weights = pair_weights.data()},
+                             .pair_weights = pair_weights.data(),
+                             .token_pairs = token_pairs.data()},
                             padded_rows == 0 ? nullptr : gpu_slots.data()));
   EXPECT_EQ(begin.Read(), want_begin);
   EXPECT_EQ(begin.Read().back(), kept);
   EXPECT_EQ(rows.Read(), want_rows);  // what is left over stays poison, which is -1
+  EXPECT_EQ(token_pairs.Read(), want_pairs);
   EXPECT_EQ(FirstBitDifference(pair_weights.Read(), want_weights), "");
-  EXPECT_TRUE(begin.Intact() && rows.Intact() && pair_weights.Intact());
+  EXPECT_TRUE(begin.Intact() && rows.Intact() && pair_weights.Intact() && token_pairs.Intact());
 }
 
 TEST_F(GpuMoe, SortIsStable) {

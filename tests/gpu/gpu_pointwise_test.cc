@@ -1,76 +1,15 @@
-// Embed, RmsNorm and SwiGlu on the GPU against the CPU's.
+// RmsNorm and SwiGlu on the GPU against the CPU's.
 #include "gpu_testing.h"
-#include "kernels/embed/embed.h"
-#include "kernels/embed/embed_cuda.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/swiglu/swiglu.h"
-#include "quant/format.h"
 
 namespace cachalot {
 namespace {
 
-class GpuEmbed : public GpuTest {};
 class GpuRmsNorm : public GpuTest {};
 class GpuSwiGlu : public GpuTest {};
 
 const CudaBackend& Backend() { return *Gpu::Get().backend; }
-
-TEST_F(GpuEmbed, GivesTheRowsOfTheTable) {
-  const std::vector<int32_t> ids = {0, 299, 5, 5, 16, -1, 300, 128};
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
-    for (const int64_t dim : {32, 288, 1024}) {
-      SCOPED_TRACE(fmt::format("{} dim {}", DTypeName(dtype), dim));
-      constexpr int64_t kVocab = 300;
-      TestRng rng(dim);
-      const std::vector<float> values = rng.NormalVector(kVocab * dim);
-      std::vector<std::byte> bytes(DTypeBytes(dtype, kVocab * dim));
-      const QuantFormat* format = FindQuantFormat(dtype);
-      format->encode(values.data(), bytes.data(), kVocab * dim);
-      std::vector<float> want(kVocab * dim);
-      format->decode(bytes.data(), want.data(), kVocab * dim);
-      const int64_t scale_columns = (dim + 127) / 128;
-      std::vector<float> scales(3 * scale_columns);
-      for (float& scale : scales) scale = rng.Uniform(0.25f, 2.0f);
-      const bool scaled = dtype == DType::kFP8E4M3;
-      for (int64_t i = 0; scaled && i < kVocab * dim; ++i) {
-        want[i] *= scales[i / dim / 128 * scale_columns + i % dim / 128];
-      }
-      const int64_t stride = dim + 3;
-      const GpuArray<int32_t> gpu_ids(ids);
-      const GpuArray<std::byte> table(bytes);
-      const GpuArray<float> gpu_scales(scales);
-      const GpuArray<float> y(static_cast<int64_t>(ids.size()) * stride);
-      GPU_OK(Backend().embed(Gpu::Get().Exec(), {.token_ids = gpu_ids.data(),
-                                                 .num_tokens = static_cast<int64_t>(ids.size()),
-                                                 .dtype = dtype,
-                                                 .table = table.data(),
-                                                 .vocab = kVocab,
-                                                 .dim = dim,
-                                                 .block_scales = scaled ? gpu_scales.data() : nullptr,
-                                                 .y = y.data(),
-                                                 .y_stride = stride}));
-      const std::vector<float> got = y.Read();
-      EXPECT_TRUE(y.Intact() && table.Intact());
-      for (size_t t = 0; t < ids.size(); ++t) {
-        const std::span<const float> row(got.data() + t * stride, static_cast<size_t>(dim));
-        const bool known = ids[t] >= 0 && ids[t] < kVocab;
-        const std::vector<float> zeros(dim, 0.0f);
-        ASSERT_EQ(FirstBitDifference(row, known ? std::span<const float>(want.data() + ids[t] * dim, static_cast<size_t>(dim))
-                                                : std::span<const float>(zeros)),
-                  "")
-            << "token " << t;
-        for (int64_t i = dim; i < stride; ++i) EXPECT_TRUE(IsPoison(got[t * stride + i]));
-      }
-    }
-  }
-}
-
-TEST_F(GpuEmbed, UnknownTypesAreRefused) {
-  const GpuArray<int32_t> ids(std::vector<int32_t>{0});
-  const Status status =
-      FromCuda(Backend().embed(Gpu::Get().Exec(), {.token_ids = ids.data(), .num_tokens = 1, .dtype = DType::kQ6_K}));
-  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-}
 
 struct NormShape {
   int64_t tokens, heads, dim, head_gap, token_gap;

@@ -27,6 +27,14 @@ CudaBackend MakeBackend() {
   backend.mla_assemble = &CudaMlaAssemble;
   backend.sample_history = &CudaSampleHistory;
   backend.sample = &CudaSample;
+  backend.matmul_init = &CudaMatmulInit;
+  backend.matmul_workspace_bytes = &CudaMatmulWorkspaceBytes;
+  backend.head_matmul_workspace_bytes = &CudaHeadMatmulWorkspaceBytes;
+  backend.moe_matmul_workspace_bytes = &CudaMoeMatmulWorkspaceBytes;
+  backend.matmul = &CudaMatmul;
+  backend.head_matmul = &CudaHeadMatmul;
+  backend.moe_matmul = &CudaMoeMatmul;
+  backend.moe_combine = &CudaMoeCombine;
   return backend;
 }
 

@@ -19,9 +19,13 @@ struct CudaAttentionPlan;
 struct CudaAttentionShape;
 struct CudaBatch;
 struct CudaEmbedParams;
+struct CudaHeadMatmulParams;
+struct CudaMatmulParams;
 struct CudaMlaAssembleParams;
 struct CudaMlaGatherParams;
 struct CudaMlaSplitParams;
+struct CudaMoeCombineParams;
+struct CudaMoeMatmulParams;
 struct CudaSampleHistoryParams;
 struct CudaSampleParams;
 struct MoeRouteParams;
@@ -90,7 +94,16 @@ struct CudaBackend {
   CudaStatus (*sample_history)(const CudaExec& exec, const CudaSampleHistoryParams& params);
   CudaStatus (*sample)(const CudaExec& exec, const CudaSampleParams& params);
 
-  // --- matmul: device/cuda/cuda_matmul.h ---
+  // Once for each device, before the first capture: what the matmuls keep.
+  CudaStatus (*matmul_init)();
+  // exec.workspace that a call of up to this many rows takes (m, max_pairs); pointers and strides are not looked at.
+  int64_t (*matmul_workspace_bytes)(const CudaMatmulParams& params, int32_t num_sms);
+  int64_t (*head_matmul_workspace_bytes)(const CudaHeadMatmulParams& params, int32_t num_sms);
+  int64_t (*moe_matmul_workspace_bytes)(const CudaMoeMatmulParams& params, int32_t num_sms);
+  CudaStatus (*matmul)(const CudaExec& exec, const CudaMatmulParams& params);
+  CudaStatus (*head_matmul)(const CudaExec& exec, const CudaHeadMatmulParams& params);
+  CudaStatus (*moe_matmul)(const CudaExec& exec, const CudaMoeMatmulParams& params);
+  CudaStatus (*moe_combine)(const CudaExec& exec, const CudaMoeCombineParams& params);
 };
 
 }  // namespace cachalot

@@ -39,6 +39,9 @@ struct CudaExec {
   // Scratch of the ops that want some (which, and how much, is said at the op); 256-byte aligned.
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  // [kCudaCounters], zero before the stream's first op; each op leaves them zero. Null: matmuls are cut along n only.
+  uint32_t* counters = nullptr;
 };
+inline constexpr int64_t kCudaCounters = 4096;
 
 }  // namespace cachalot

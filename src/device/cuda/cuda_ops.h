@@ -22,5 +22,13 @@ CudaStatus CudaMlaGather(const CudaExec& exec, const CudaMlaGatherParams& params
 CudaStatus CudaMlaAssemble(const CudaExec& exec, const CudaMlaAssembleParams& params);
 CudaStatus CudaSampleHistory(const CudaExec& exec, const CudaSampleHistoryParams& params);
 CudaStatus CudaSample(const CudaExec& exec, const CudaSampleParams& params);
+CudaStatus CudaMatmulInit();
+int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms);
+int64_t CudaHeadMatmulWorkspaceBytes(const CudaHeadMatmulParams& params, int32_t num_sms);
+int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms);
+CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params);
+CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& params);
+CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params);
+CudaStatus CudaMoeCombine(const CudaExec& exec, const CudaMoeCombineParams& params);
 
 }  // namespace cachalot

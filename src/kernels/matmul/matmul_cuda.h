@@ -12,17 +12,43 @@
 
 namespace cachalot {
 
-// How a row of k values lies in device memory: all codes, then (block formats) the F16 scales [k/32], then (Q4_1) the F16
-// minima [k/32]; padded to 16 bytes, so that codes and scales can be read 16 bytes at a time. A 4-bit byte of block b holds
-// values b*32 + i (low half) and b*32 + 16 + i (high half), as in the file.
+// How a row of k values lies in device memory: all codes, then (block formats) the F16 scales, one for 32 values, then
+// (Q4_1) the F16 minima; each part padded to 16 bytes with zeros.
+//   F32, F16, BF16: the values in their order.
+//   8-bit (FP8, Q8_0): k padded to 128. Of 64 values, 16-byte piece q holds values 8q .. 8q + 7 of the first block of 32,
+//     then those of the second.
+//   4-bit (Q4_0, Q4_1): k padded to 128. Of 128 values, 16-byte piece q holds bytes 4q .. 4q + 3 of each of the four blocks;
+//     byte i of a block holds value i (low half) and value 16 + i (high half), as in the file.
+// So one 16-byte load of a tensor core's lane gives it work on whole blocks, and no product mixes two blocks' scales. Blocks
+// of the padding have zero codes and zero scales.
 struct CudaRowLayout {
-  int64_t row_bytes = 0;       // stride from row to row
+  int64_t row_bytes = 0;       // stride from row to row, a multiple of 16
   int64_t scales_offset = 0;   // within a row; 0: none
   int64_t minima_offset = 0;
 };
 // kF32, kF16, kBF16, kFP8E4M3, kQ8_0, kQ4_0, kQ4_1; row_bytes 0 for a type that no kernel reads.
-CudaRowLayout CudaRowsOf(DType dtype, int64_t k);
-// One row [k] as a file holds it into the device layout (in host memory, row_bytes long, padding zero).
+constexpr CudaRowLayout CudaRowsOf(DType dtype, int64_t k) {
+  const int64_t padded = (k + 127) / 128 * 128, scale_bytes = (padded / 16 + 15) / 16 * 16;
+  switch (dtype) {
+    case DType::kF32:
+      return {(k * 4 + 15) / 16 * 16, 0, 0};
+    case DType::kF16:
+    case DType::kBF16:
+      return {(k * 2 + 15) / 16 * 16, 0, 0};
+    case DType::kFP8E4M3:
+      return {padded, 0, 0};
+    case DType::kQ8_0:
+      return {padded + scale_bytes, padded, 0};
+    case DType::kQ4_0:
+      return {padded / 2 + scale_bytes, padded / 2, 0};
+    case DType::kQ4_1:
+      return {padded / 2 + 2 * scale_bytes, padded / 2, padded / 2 + scale_bytes};
+    default:
+      return {};
+  }
+}
+// One row [k] as a file holds it into the device layout (in host memory, row_bytes long, padding zero). `k` is a multiple of
+// 32 for block formats.
 void PackCudaRow(DType dtype, const std::byte* source, int64_t k, std::byte* row);
 
 // W [n, k] in device memory.
@@ -31,11 +57,15 @@ struct CudaMatrix {
   int64_t n = 0;
   int64_t k = 0;
   const std::byte* data = nullptr;        // n rows of CudaRowsOf(dtype, k), 256-byte aligned
-  const float* block_scales = nullptr;    // FP8: [ceil(n / block_scale_rows), ceil(k / 128)]
+  const float* block_scales = nullptr;    // FP8: [ceil(n / block_scale_rows), ceil(k / 128)]; null: all one
   int64_t block_scale_rows = 128;         // 128 or 1
 };
 
 // y (+)= x · Wᵀ (+ bias)
+//
+// CudaMath::kFast rounds x to BF16 (F16 weights: to F16, clamped to ±65504) and accumulates in F32; F32 weights are
+// multiplied in F32. Fast where x is 16-byte aligned with strides of whole 16 bytes; right everywhere. A NaN code of FP8 is
+// 480 to kFast.
 struct CudaMatmulParams {
   const float* x = nullptr;  // [m, k], row stride x_stride
   int64_t x_stride = 0;
@@ -66,7 +96,7 @@ struct CudaHeadMatmulParams {
 struct CudaMoeMatmulParams {
   const float* x = nullptr;             // row of pair p is x_rows[p] (null: p)
   int64_t x_stride = 0;
-  const int32_t* x_rows = nullptr;
+  const int32_t* x_rows = nullptr;      // [max_pairs], each below max_pairs / top_k
   const int32_t* expert_begin = nullptr;  // [num_experts + 1]
   int32_t num_experts = 0;
   int64_t max_pairs = 0;

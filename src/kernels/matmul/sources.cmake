@@ -1,4 +1,5 @@
 list(APPEND KERNEL_SOURCES
+  matmul/cuda_rows.cc
   matmul/matmul.cc
   matmul/matmul_ref.cc
   matmul/pack.cc
@@ -10,6 +11,7 @@ list(APPEND KERNEL_AVX2
   matmul/matmul_float_avx2.cc
   matmul/matmul_int8_avx2.cc)
 list(APPEND KERNEL_TESTS
+  matmul/cuda_rows_test.cc
   matmul/grouped_matmul_test.cc
   matmul/matmul_test.cc
   matmul/pack_test.cc)

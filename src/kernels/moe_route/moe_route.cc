@@ -161,6 +161,10 @@ void MoeSort(const ExecContext& ctx, const MoeSortParams& params) {
     const int32_t at = begin[params.expert_ids[i]]++;
     params.token_rows[at] = static_cast<int32_t>(i / params.top_k);
     params.pair_weights[at] = params.weights[i];
+    if (params.token_pairs != nullptr) params.token_pairs[i] = at;
+  }
+  for (int64_t token = 0; params.token_pairs != nullptr && token < params.num_tokens; ++token) {
+    std::sort(params.token_pairs + token * params.top_k, params.token_pairs + (token + 1) * params.top_k);
   }
   for (int32_t e = params.num_experts; e > 0; --e) begin[e] = begin[e - 1];
   begin[0] = 0;

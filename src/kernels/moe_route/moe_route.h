@@ -49,6 +49,9 @@ struct MoeSortParams {
       nullptr;  // [num_experts + 1]: expert e owns pairs [expert_begin[e], expert_begin[e+1])
   int32_t* token_rows = nullptr;  // [num_tokens * top_k]: the token of each pair, ascending within an expert
   float* pair_weights = nullptr;  // [num_tokens * top_k]
+  int32_t* expert_counts = nullptr;  // [num_experts] or null: += the pairs of each
+  // Optional, [num_tokens, top_k]: the pairs of each token, ascending (so by expert); -1 behind them where pairs are left out.
+  int32_t* token_pairs = nullptr;
 };
 void MoeSort(const ExecContext& ctx, const MoeSortParams& params);
 

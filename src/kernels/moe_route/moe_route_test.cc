@@ -166,7 +166,7 @@ TEST(MoeSort, HandWorked) {
   TestContext ctx(BestIsa());
   const std::vector<int32_t> ids = {2, 0, 0, 3, 2, 3};
   const std::vector<float> weights = {1, 2, 3, 4, 5, 6};
-  std::vector<int32_t> begin(6), rows(6);
+  std::vector<int32_t> begin(6), rows(6), token_pairs(6);
   std::vector<float> sorted(6);
   MoeSort(ctx, {.expert_ids = ids.data(),
                 .weights = weights.data(),
@@ -175,7 +175,9 @@ TEST(MoeSort, HandWorked) {
                 .num_experts = 5,
                 .expert_begin = begin.data(),
                 .token_rows = rows.data(),
-                .pair_weights = sorted.data()});
+                .pair_weights = sorted.data(),
+                .token_pairs = token_pairs.data()});
+  EXPECT_EQ(token_pairs, (std::vector<int32_t>{0, 2, 1, 4, 3, 5}));
   EXPECT_EQ(begin, (std::vector<int32_t>{0, 2, 2, 4, 6, 6}));
   EXPECT_EQ(rows, (std::vector<int32_t>{0, 1, 0, 2, 1, 2}));
   EXPECT_EQ(sorted, (std::vector<float>{2, 3, 1, 5, 4, 6}));

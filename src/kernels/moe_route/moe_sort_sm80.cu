@@ -17,7 +17,7 @@ constexpr int64_t kFewPairs = 8192;
 __device__ __forceinline__ int ExpertOf(const MoeSortParams& p, const int32_t* row_slots, int64_t i) {
   if (row_slots != nullptr && row_slots[i / p.top_k] < 0) return -1;
   const int expert = p.expert_ids[i];
-  return expert < p.num_experts ? expert : -1;
+  return expert >= 0 && expert < p.num_experts ? expert : -1;
 }
 
 // expert_begin by a histogram in shared memory [num_experts + 1] and a scan.
@@ -56,11 +56,32 @@ __global__ void CountKernel(MoeSortParams p, const int32_t* row_slots) {
   if (threadIdx.x == 0) p.expert_begin[p.num_experts] = before;
 }
 
+// Which of its token's pairs pair i is, in rising expert order, the left-out ones last.
+__device__ __forceinline__ int64_t RankOf(const MoeSortParams& p, const int32_t* row_slots, int64_t i, int expert) {
+  const int64_t first = i / p.top_k * p.top_k;
+  int before = 0;
+  for (int64_t j = first; j < first + p.top_k; ++j) {
+    const int other = ExpertOf(p, row_slots, j);
+    const bool earlier = j < i;
+    if (expert < 0) {
+      before += other >= 0 || earlier;
+    } else {
+      before += other >= 0 && (other < expert || (other == expert && earlier));
+    }
+  }
+  return first + before;
+}
+
 template <bool kCount>
 __global__ void GatherKernel(MoeSortParams p, const int32_t* row_slots) {
   __shared__ int scratch[2][32];
   const int mine = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t num_pairs = p.num_tokens * p.top_k;
+  if (mine == 0 && p.token_pairs != nullptr) {  // pairs without an expert have no block of their own
+    for (int64_t i = threadIdx.x; i < num_pairs; i += kThreads) {
+      if (ExpertOf(p, row_slots, i) < 0) p.token_pairs[RankOf(p, row_slots, i, -1)] = -1;
+    }
+  }
   int begin;
   if constexpr (kCount) {
     int lower = 0, own = 0;
@@ -73,11 +94,13 @@ __global__ void GatherKernel(MoeSortParams p, const int32_t* row_slots) {
     own = BlockSum(own, scratch[1]);
     if (threadIdx.x == 0) {
       p.expert_begin[mine] = begin;
+      if (p.expert_counts != nullptr) p.expert_counts[mine] += own;
       if (mine == p.num_experts - 1) p.expert_begin[p.num_experts] = begin + own;
     }
     if (own == 0) return;  // the whole block
   } else {
     begin = p.expert_begin[mine];
+    if (threadIdx.x == 0 && p.expert_counts != nullptr) p.expert_counts[mine] += p.expert_begin[mine + 1] - begin;
     if (p.expert_begin[mine + 1] == begin) return;
   }
   for (int64_t base = 0; base < num_pairs; base += kThreads) {
@@ -97,6 +120,7 @@ __global__ void GatherKernel(MoeSortParams p, const int32_t* row_slots) {
       const int at = begin + before + __popc(hits & ((1u << lane) - 1));
       p.token_rows[at] = static_cast<int32_t>(i / p.top_k);
       p.pair_weights[at] = p.weights[i];
+      if (p.token_pairs != nullptr) p.token_pairs[RankOf(p, row_slots, i, mine)] = at;
     }
     begin += total;
   }

@@ -1,0 +1,89 @@
+// The matmuls' kernels as their dispatch (matmul_sm80.cu) sees them: for the matmuls' own sources.
+#pragma once
+
+#include "device/cuda/cuda_exec.h"
+#include "kernels/matmul/matmul_cuda.h"
+
+namespace cachalot {
+
+struct MatmulProblem;
+
+// Whether rows of x can be read 16 bytes at a time (and end with a whole 16 bytes).
+bool HasAlignedX(const MatmulProblem& problem);
+
+// --- matmul_f32_sm80.cu ---
+CudaStatus LaunchF32Matmul(const CudaExec& exec, DType dtype, const MatmulProblem& problem);
+
+// --- matmul_convert_sm80.cu: x to 16 bits in the order in which the stream kernel wants it ---
+enum class StreamOrder : int32_t {
+  kPlain,   // 16-bit weights
+  kEven,    // 8-bit: of four values the even ones first
+  kNibble,  // 4-bit: as kEven; of a block of 32, values 4q .. and 16 + 4q .. side by side
+};
+constexpr StreamOrder StreamOrderOf(DType dtype) {
+  if (dtype == DType::kF16 || dtype == DType::kBF16) return StreamOrder::kPlain;
+  return dtype == DType::kFP8E4M3 || dtype == DType::kQ8_0 ? StreamOrder::kEven : StreamOrder::kNibble;
+}
+// Values of a converted row: k padded to 128, the padding zero.
+constexpr int64_t StreamRowValues(int64_t k) { return (k + 127) / 128 * 128; }
+// Row r of group g lies at out + (r * num_groups + g) * StreamRowValues(k).
+struct ConvertXParams {
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int64_t x_group_stride = 0;
+  int64_t num_rows = 0;
+  int num_groups = 1;
+  int64_t k = 0;
+  bool aligned = false;
+  bool half = false;  // F16, else BF16
+  StreamOrder order = StreamOrder::kPlain;
+  void* out = nullptr;
+};
+CudaStatus ConvertX(const CudaExec& exec, const ConvertXParams& params);
+// y = bias, or y += bias.
+CudaStatus AddBias(const CudaExec& exec, const CudaMatmulParams& params);
+
+// --- matmul_stream.cuh: tensor cores, W streamed once; one instantiation a format ---
+struct StreamPlan {
+  int columns = 8;        // rows of x of a tile: 8, 16, 32, 64 or 128
+  bool x_f32 = false;     // x as the caller has it (aligned); else converted
+  int num_ranges = 0;     // pieces that the work is cut into; 0: as many as blocks, fewer for little work
+  bool whole_tiles = false;  // a range ends where a tile of W ends
+  float* partials = nullptr;      // StreamPartialBytes
+  uint32_t* counters = nullptr;   // [ranges], zero; left zero
+};
+constexpr int kStreamRows = 128;  // rows of W of a tile
+// Values of k that a tile of W is streamed by.
+constexpr int StreamChunk(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16 ? 64 : 128; }
+constexpr int StreamBlocks(int columns, int num_sms) { return columns <= 64 ? 2 * num_sms : num_sms; }
+constexpr int64_t StreamPartialBytes(int64_t ranges, int columns) {
+  return ranges * 2 * kStreamRows * columns * static_cast<int64_t>(sizeof(float));
+}
+template <DType kType>
+CudaStatus LaunchStream(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
+extern template CudaStatus LaunchStream<DType::kF16>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+extern template CudaStatus LaunchStream<DType::kBF16>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+extern template CudaStatus LaunchStream<DType::kFP8E4M3>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+extern template CudaStatus LaunchStream<DType::kQ8_0>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+extern template CudaStatus LaunchStream<DType::kQ4_0>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+extern template CudaStatus LaunchStream<DType::kQ4_1>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+
+// --- matmul_blas_sm80.cu: cuBLASLt, 16-bit weights ---
+inline constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
+struct BlasMatmul {
+  DType dtype = DType::kBF16;
+  int64_t m = 0, n = 0, k = 0;
+  const void* x = nullptr;  // 16-bit, row stride x_stride values
+  int64_t x_stride = 0;
+  const void* w = nullptr;
+  int64_t w_stride = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  bool accumulate = false;
+  std::byte* workspace = nullptr;  // kBlasWorkspaceBytes
+};
+CudaStatus RunBlasMatmul(const CudaExec& exec, const BlasMatmul& matmul);
+// Creates what the calls keep, for the current device: not to be done during capture.
+CudaStatus InitBlas();
+
+}  // namespace cachalot

@@ -1,0 +1,279 @@
+// Which kernel computes a matmul, and with what scratch.
+//
+//   F32 math or F32 weights          matmul_f32_sm80.cu
+//   16-bit weights, m > 128, dense   cuBLASLt (matmul_blas_sm80.cu)
+//   all else                         the stream kernel (matmul_stream.cuh); deterministic: with ranges that n and k alone fix
+#include <algorithm>
+#include <climits>
+
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "kernels/matmul/matmul_launch.h"
+#include "kernels/matmul/matmul_problem.cuh"
+
+namespace cachalot {
+
+bool HasAlignedX(const MatmulProblem& p) {
+  return reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && p.x_stride % 4 == 0 && p.x_group_stride % 4 == 0 && p.k % 4 == 0;
+}
+
+namespace {
+
+constexpr int kBlasRows = 128;  // cuBLASLt above
+constexpr int kLargestTile = 128;
+constexpr int kManyTiles = 12;  // a block: so many that whole tiles balance well enough
+
+constexpr int64_t Padded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+bool Is16Bit(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16; }
+
+int ColumnsFor(int64_t m) {
+  int columns = 8;
+  while (columns < kLargestTile && columns < m) columns *= 2;
+  return columns;
+}
+
+// Rows of one expert that a tile is made for: twice the average, and never more than there can be.
+int ExpertColumns(const CudaMoeMatmulParams& p) {
+  const int64_t most = p.max_pairs / std::max(p.top_k, 1);
+  const int64_t average = (p.max_pairs + p.num_experts - 1) / std::max(p.num_experts, 1);
+  return ColumnsFor(std::min(most, 2 * average));
+}
+
+struct Scratch {
+  int64_t x_bytes = 0;
+  int64_t other_bytes = 0;  // partial tiles, or cuBLASLt's
+  int64_t total() const { return Padded(x_bytes) + Padded(other_bytes); }
+};
+
+Scratch ScratchOf(DType dtype, int64_t k, int64_t x_rows, int columns, bool blas, int num_sms) {
+  if (dtype == DType::kF32) return {};
+  Scratch scratch;
+  scratch.x_bytes = x_rows * StreamRowValues(k) * 2;
+  scratch.other_bytes = StreamPartialBytes(StreamBlocks(columns, num_sms), columns);
+  if (blas) scratch.other_bytes = std::max(scratch.other_bytes, kBlasWorkspaceBytes);
+  return scratch;
+}
+
+CudaStatus CheckWeight(const CudaMatrix& w, int64_t rows, int64_t groups, const char* op) {
+  const int64_t row_bytes = CudaRowsOf(w.dtype, w.k).row_bytes;
+  const int block = w.dtype == DType::kQ8_0 || w.dtype == DType::kQ4_0 || w.dtype == DType::kQ4_1 ? 32 : 1;
+  if (row_bytes == 0) {
+    return CudaFail(CudaFault::kUnsupported, "%s: no kernel reads weights of type number %d", op, static_cast<int>(w.dtype));
+  }
+  if (w.k <= 0 || w.k % block != 0 || row_bytes > INT_MAX || w.n > INT_MAX / 2 || rows > INT_MAX / 2 || groups > 65535 ||
+      (w.dtype == DType::kFP8E4M3 && w.block_scale_rows != 128 && w.block_scale_rows != 1)) {
+    return CudaFail(CudaFault::kInvalid, "%s: %lld groups, m %lld, n %lld, k %lld, scales of %lld rows", op,
+                    static_cast<long long>(groups), static_cast<long long>(rows), static_cast<long long>(w.n),
+                    static_cast<long long>(w.k), static_cast<long long>(w.block_scale_rows));
+  }
+  return nullptr;
+}
+
+CudaStatus CheckScratch(const CudaExec& exec, int64_t bytes, const char* op) {
+  if (bytes <= exec.workspace_bytes) return nullptr;
+  return CudaFail(CudaFault::kInvalid, "%s: workspace of %lld bytes, %lld needed", op,
+                  static_cast<long long>(exec.workspace_bytes), static_cast<long long>(bytes));
+}
+
+bool WantsF32(const CudaExec& exec, DType dtype) { return exec.math == CudaMath::kF32 || dtype == DType::kF32; }
+
+// x of all groups to 16 bits into the workspace; the problem reads it from there.
+CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, int64_t x_rows, MatmulProblem* p) {
+  ConvertXParams params;
+  params.x = static_cast<const float*>(p->x);
+  params.x_stride = p->x_stride;
+  params.x_group_stride = p->x_group_stride;
+  params.num_rows = x_rows;
+  params.num_groups = p->expert_begin != nullptr ? 1 : p->num_groups;
+  params.k = p->k;
+  params.aligned = HasAlignedX(*p);
+  params.half = dtype == DType::kF16;
+  params.order = StreamOrderOf(dtype);
+  params.out = exec.workspace;
+  p->x = exec.workspace;
+  p->x_group_stride = StreamRowValues(p->k);
+  p->x_stride = p->x_group_stride * params.num_groups;
+  return ConvertX(exec, params);
+}
+
+CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, const MatmulProblem& p, const StreamPlan& plan) {
+  switch (dtype) {
+    case DType::kF16:
+      return LaunchStream<DType::kF16>(exec, p, plan);
+    case DType::kBF16:
+      return LaunchStream<DType::kBF16>(exec, p, plan);
+    case DType::kFP8E4M3:
+      return LaunchStream<DType::kFP8E4M3>(exec, p, plan);
+    case DType::kQ8_0:
+      return LaunchStream<DType::kQ8_0>(exec, p, plan);
+    case DType::kQ4_0:
+      return LaunchStream<DType::kQ4_0>(exec, p, plan);
+    default:
+      return LaunchStream<DType::kQ4_1>(exec, p, plan);
+  }
+}
+
+// The stream kernel. `x_rows`: rows of x that are read.
+CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int columns, const char* op) {
+  const bool experts = p.expert_begin != nullptr;
+  StreamPlan plan;
+  plan.columns = columns;
+  plan.x_f32 = columns == 8 && HasAlignedX(p);
+  Scratch scratch = ScratchOf(dtype, p.k, x_rows, columns, false, exec.num_sms);
+  if (plan.x_f32) scratch.x_bytes = 0;
+
+  const int64_t n_tiles = (p.n + kStreamRows - 1) / kStreamRows, chunks = (p.k + StreamChunk(dtype) - 1) / StreamChunk(dtype);
+  const int64_t m_tiles = (p.m + columns - 1) / columns, tiles = n_tiles * m_tiles * p.num_groups;
+  if (tiles * chunks > INT_MAX) {
+    return CudaFail(CudaFault::kInvalid, "%s: m %d, n %d, k %d of %d groups in one call", op, p.m, p.n, p.k, p.num_groups);
+  }
+  const int blocks = StreamBlocks(columns, exec.num_sms);
+  plan.whole_tiles = exec.counters == nullptr || chunks < 3 ||
+                     (!experts && (tiles % blocks == 0 || tiles >= int64_t{kManyTiles} * blocks));
+  int64_t m_step = p.m;  // rows of x of a launch
+  if (exec.deterministic) {
+    const int64_t splits = std::min(exec.num_sms / n_tiles, chunks / 4);
+    plan.whole_tiles = experts || p.num_groups > 1 || exec.counters == nullptr || splits < 2;
+    if (!plan.whole_tiles) {
+      plan.num_ranges = static_cast<int>(n_tiles * splits);
+      m_step = columns;
+    }
+  }
+  if (plan.whole_tiles) scratch.other_bytes = 0;
+  if (CudaStatus failure = CheckScratch(exec, scratch.total(), op)) return failure;
+  plan.partials = reinterpret_cast<float*>(exec.workspace + Padded(scratch.x_bytes));
+  plan.counters = exec.counters;
+  if (!plan.x_f32) {
+    if (CudaStatus failure = ConvertForStream(exec, dtype, x_rows, &p)) return failure;
+  }
+  const int64_t value_bytes = plan.x_f32 ? 4 : 2;
+  const int m = p.m;
+  for (int64_t m0 = 0; m0 < m; m0 += m_step) {
+    p.m = static_cast<int>(std::min<int64_t>(m_step, m - m0));
+    if (CudaStatus failure = LaunchStreamOf(exec, dtype, p, plan)) return failure;
+    p.x = static_cast<const std::byte*>(p.x) + m_step * p.x_stride * value_bytes;
+    p.y += m_step * p.y_stride;
+  }
+  return nullptr;
+}
+
+CudaStatus RunBlas(const CudaExec& exec, const CudaMatmulParams& params, MatmulProblem p) {
+  const Scratch scratch = ScratchOf(params.weight.dtype, params.weight.k, params.m, kLargestTile, true, exec.num_sms);
+  if (CudaStatus failure = CheckScratch(exec, scratch.total(), "matmul")) return failure;
+  if (params.bias != nullptr) {
+    if (CudaStatus failure = AddBias(exec, params)) return failure;
+  }
+  if (CudaStatus failure = ConvertForStream(exec, params.weight.dtype, params.m, &p)) return failure;
+  BlasMatmul blas;
+  blas.dtype = params.weight.dtype;
+  blas.m = params.m;
+  blas.n = params.weight.n;
+  blas.k = params.weight.k;
+  blas.x = p.x;
+  blas.x_stride = p.x_stride;
+  blas.w = params.weight.data;
+  blas.w_stride = p.layout.row_bytes / 2;
+  blas.y = params.y;
+  blas.y_stride = params.y_stride;
+  blas.accumulate = params.accumulate || params.bias != nullptr;
+  blas.workspace = exec.workspace + Padded(scratch.x_bytes);
+  return RunBlasMatmul(exec, blas);
+}
+
+MatmulProblem ProblemOf(const CudaMatrix& weight) {
+  MatmulProblem p;
+  p.n = static_cast<int>(weight.n);
+  p.k = static_cast<int>(weight.k);
+  p.layout = CudaRowsOf(weight.dtype, weight.k);
+  p.w = weight.data;
+  p.block_scales = weight.block_scales;
+  p.block_scale_rows = static_cast<int>(weight.block_scale_rows);
+  return p;
+}
+
+}  // namespace
+
+CudaStatus CudaMatmulInit() { return InitBlas(); }
+
+int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms) {
+  const DType dtype = params.weight.dtype;
+  return ScratchOf(dtype, params.weight.k, params.m, ColumnsFor(params.m), Is16Bit(dtype) && params.m > kBlasRows, num_sms)
+      .total();
+}
+
+CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
+  const CudaMatrix& weight = params.weight;
+  if (params.m == 0 || weight.n == 0) return nullptr;
+  if (CudaStatus failure = CheckWeight(weight, params.m, 1, "matmul")) return failure;
+  MatmulProblem p = ProblemOf(weight);
+  p.x = params.x;
+  p.x_stride = params.x_stride;
+  p.m = static_cast<int>(params.m);
+  p.y = params.y;
+  p.y_stride = params.y_stride;
+  p.bias = params.bias;
+  p.accumulate = params.accumulate;
+  if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
+  const bool whole_y = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
+  if (!exec.deterministic && Is16Bit(weight.dtype) && params.m > kBlasRows && whole_y) return RunBlas(exec, params, p);
+  return RunStream(exec, weight.dtype, p, params.m, ColumnsFor(params.m), "matmul");
+}
+
+int64_t CudaHeadMatmulWorkspaceBytes(const CudaHeadMatmulParams& params, int32_t num_sms) {
+  return ScratchOf(params.weight.dtype, params.weight.k, params.m * params.num_heads, ColumnsFor(params.m), false, num_sms)
+      .total();
+}
+
+CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& params) {
+  if (params.m == 0 || params.n == 0 || params.num_heads == 0) return nullptr;
+  CudaMatrix head = params.weight;
+  head.n = params.n;
+  if (CudaStatus failure = CheckWeight(head, params.m, params.num_heads, "head_matmul")) return failure;
+  if (head.dtype == DType::kFP8E4M3) {
+    return CudaFail(CudaFault::kUnsupported, "head_matmul: FP8 weights (%d heads)", params.num_heads);
+  }
+  MatmulProblem p = ProblemOf(head);
+  p.x = params.x;
+  p.x_stride = params.x_stride;
+  p.x_group_stride = params.x_head_stride;
+  p.m = static_cast<int>(params.m);
+  p.num_groups = params.num_heads;
+  p.y = params.y;
+  p.y_stride = params.y_stride;
+  p.y_group_stride = params.y_head_stride;
+  if (WantsF32(exec, head.dtype)) return LaunchF32Matmul(exec, head.dtype, p);
+  return RunStream(exec, head.dtype, p, params.m, ColumnsFor(params.m), "head_matmul");
+}
+
+int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms) {
+  return ScratchOf(params.weight.dtype, params.weight.k, params.max_pairs, ExpertColumns(params), false, num_sms).total();
+}
+
+CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params) {
+  const CudaMatrix& weight = params.weight;
+  if (params.max_pairs == 0 || weight.n == 0) return nullptr;
+  if (CudaStatus failure = CheckWeight(weight, params.max_pairs, params.num_experts, "moe_matmul")) return failure;
+  if (params.num_experts <= 0 || params.num_experts > 4096 || params.top_k <= 0 || params.max_pairs % params.top_k != 0) {
+    return CudaFail(CudaFault::kInvalid, "moe_matmul: at most %lld pairs, top %d of %d experts",
+                    static_cast<long long>(params.max_pairs), params.top_k, params.num_experts);
+  }
+  MatmulProblem p = ProblemOf(weight);
+  p.w = nullptr;
+  p.block_scales = nullptr;
+  p.x = params.x;
+  p.x_stride = params.x_stride;
+  p.x_rows = params.x_rows;
+  p.m = static_cast<int>(params.max_pairs / params.top_k);
+  p.num_groups = params.num_experts;
+  p.y = params.y;
+  p.y_stride = params.y_stride;
+  p.expert_begin = params.expert_begin;
+  p.expert_data = params.expert_data;
+  p.expert_block_scales = params.expert_block_scales;
+  if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
+  const int64_t x_rows = params.x_rows != nullptr ? params.max_pairs / params.top_k : params.max_pairs;
+  return RunStream(exec, weight.dtype, p, x_rows, ExpertColumns(params), "moe_matmul");
+}
+
+}  // namespace cachalot

@@ -1,0 +1,547 @@
+// Matmul on tensor cores that streams W once: tiles of 128 rows of W by 8 to 128 rows of x, 64 or 128 values of k at a time
+// through a ring of shared memory.
+//
+// Bound: the bytes of W (up to about 64 rows of x), then the tensor cores. W is mma's A operand, so that a tile of few rows
+// of x wastes little. The blocks stay: the chunks of all tiles (of all heads, or of all experts that have pairs) are one
+// line, cut into as many equal ranges as there are blocks, and each block's ring runs on from tile to tile. A tile that is
+// cut is written to memory in pieces; whoever finishes last adds them up in the order of k.
+//
+// Invariant: the order of summation of an output is that of k within a range, then that of the ranges. With ranges that do
+// not depend on m its bits do not either: a column of a tile has no part in another's.
+#pragma once
+
+#include <algorithm>
+
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/tensor_core.cuh"
+#include "device/cuda/warp.cuh"
+#include "kernels/matmul/matmul_problem.cuh"
+#include "kernels/matmul/stream_format.cuh"
+
+namespace cachalot {
+namespace {
+
+constexpr int kStreamThreads = 256;
+constexpr int kMinUnits = 4;  // chunks that a range is worth its fixed cost for
+
+// Warps of a block lie in kWarpRows x kWarpColumns over the tile; each has kRowTiles x kColumnTiles fragments of 16 x 8.
+template <int kColumns>
+struct StreamShape {
+  static constexpr int kWarpRows = kColumns <= 32 ? 8 : 4;
+  static constexpr int kWarpColumns = 8 / kWarpRows;
+  static constexpr int kRowTiles = kStreamRows / 16 / kWarpRows;
+  static constexpr int kColumnTiles = kColumns / 8 / kWarpColumns;
+  static constexpr int kFragment = kRowTiles * kColumnTiles * 4;  // accumulators of a thread
+  static constexpr int kBlocksPerSm = kColumns <= 64 ? 2 : 1;
+};
+
+template <DType kType, int kColumns, typename X>
+struct StreamStage {
+  using F = StreamFormat<kType>;
+  static constexpr int kXRowBytes = F::kChunk * static_cast<int>(sizeof(X));
+  static constexpr int kWBytes = kStreamRows * F::kRowBytes;
+  static constexpr int kXBytes = kColumns * kXRowBytes;
+  static constexpr int kScaleBytes = F::kDirect ? 0 : kStreamRows * (F::kFp8 ? 4 : 8);
+  static constexpr int kX = kWBytes, kScales = kX + kXBytes, kMinima = kScales + kScaleBytes;
+  static constexpr int kBytes = kMinima + (F::kMinima ? kScaleBytes : 0);
+  static constexpr int kBudget = (StreamShape<kColumns>::kBlocksPerSm == 2 ? 108 : 210) << 10;
+  static constexpr int kStages = kBudget / kBytes > 6 ? 6 : kBudget / kBytes;
+  static_assert(kStages >= 3 && kBytes % 16 == 0);
+  static constexpr int kRingBytes = kStages * kBytes;
+};
+
+template <int kBytes>
+__device__ __forceinline__ void CopyAsyncSmall(uint32_t shared, const void* global, bool valid) {
+  const int bytes = valid ? kBytes : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared), "l"(global), "n"(kBytes), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void LoadShared16(uint32_t (&r)[4], uint32_t shared) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared));
+}
+
+// Where 16-byte piece `piece` of a row lies within it: eight lanes that read four pieces of two rows meet no bank twice.
+template <int kRowBytes>
+__device__ __forceinline__ uint32_t HalfSwizzled(int row, int piece) {
+  if constexpr (kRowBytes % 128 == 0) piece ^= (row & 1) << 2;
+  return static_cast<uint32_t>(row * kRowBytes + piece * 16);
+}
+// F32 rows are read in pairs of pieces where the order is that of k.
+template <int kRowBytes, StreamOrder kOrder>
+__device__ __forceinline__ uint32_t FloatSwizzled(int row, int piece) {
+  piece ^= kOrder == StreamOrder::kNibble ? (row & 1) << 2 : row & 1;
+  return static_cast<uint32_t>(row * kRowBytes + piece * 16);
+}
+
+struct StreamWork {
+  StreamPlan plan;
+  int n_tiles;
+  int m_tiles;  // of a group; experts: counted on the device
+  int chunks;   // of k
+};
+
+struct StreamTile {
+  int group, n0, m0;
+};
+
+// Tiles in the order in which they are streamed: those of one W tile side by side, so that W comes from L2 after the first.
+// `first_slots`: experts' first tiles along m, in shared memory.
+template <int kColumns>
+__device__ __forceinline__ StreamTile TileAt(const MatmulProblem& p, const StreamWork& work, const int* first_slots,
+                                             int tile) {
+  if (p.expert_begin == nullptr) {
+    const int m_tile = tile % work.m_tiles, rest = tile / work.m_tiles;
+    return {rest / work.n_tiles, rest % work.n_tiles * kStreamRows, m_tile * kColumns};
+  }
+  int low = 0, high = p.num_groups - 1;  // the last expert that begins at or before the tile; it has pairs
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (first_slots[middle] * work.n_tiles <= tile) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const int local = tile - first_slots[low] * work.n_tiles, m_tiles = first_slots[low + 1] - first_slots[low];
+  return {low, local / m_tiles * kStreamRows, local % m_tiles * kColumns};
+}
+
+// first_slots [num_groups + 1]; returns the number of slots.
+template <int kColumns>
+__device__ int ScanExperts(const MatmulProblem& p, int* first_slots) {
+  __shared__ int warp_sums[kStreamThreads / 32];
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
+  const int per_thread = (p.num_groups + kStreamThreads - 1) / kStreamThreads;
+  const auto slots_of = [&](int e) {
+    return e < p.num_groups ? (p.expert_begin[e + 1] - p.expert_begin[e] + kColumns - 1) / kColumns : 0;
+  };
+  int mine = 0;
+  for (int i = 0; i < per_thread; ++i) mine += slots_of(tid * per_thread + i);
+  int upto = mine;
+#pragma unroll
+  for (int offset = 1; offset < 32; offset *= 2) {
+    const int lower = __shfl_up_sync(kAllLanes, upto, offset);
+    if (lane >= offset) upto += lower;
+  }
+  if (lane == 31) warp_sums[warp] = upto;
+  __syncthreads();
+  int before = upto - mine, total = 0;
+  for (int w = 0; w < kStreamThreads / 32; ++w) {
+    if (w < warp) before += warp_sums[w];
+    total += warp_sums[w];
+  }
+  for (int i = 0; i < per_thread; ++i) {
+    const int e = tid * per_thread + i;
+    if (e < p.num_groups) first_slots[e] = before;
+    before += slots_of(e);
+  }
+  if (tid == 0) first_slots[p.num_groups] = total;
+  __syncthreads();
+  return total;
+}
+
+// Copies chunks of W and x of one tile after the other into the ring.
+template <DType kType, int kColumns, typename X>
+struct StreamSource {
+  using F = StreamFormat<kType>;
+  using S = StreamStage<kType, kColumns, X>;
+  static constexpr int kWPieces = F::kRowBytes / 16;  // of a row
+  static constexpr int kWStep = kStreamThreads / kWPieces;
+  static constexpr int kWCopies = kStreamRows / kWStep;
+  static constexpr int kXPieces = S::kXRowBytes / 16;
+  static constexpr int kXStep = kStreamThreads / kXPieces;
+  static constexpr int kXCopies = (kColumns + kXStep - 1) / kXStep;
+  static constexpr int kXValues = 16 / static_cast<int>(sizeof(X));
+
+  const std::byte* w;  // this thread's first row and piece
+  const std::byte* scales;
+  const X* x;
+  int rows;  // of W that exist, counted from this thread's first
+  int x_row[kXCopies];
+
+  __device__ void Enter(const MatmulProblem& p, const StreamTile& tile) {
+    const MatmulGroupView group = GroupOf(p, tile.group);
+    const int tid = static_cast<int>(threadIdx.x), row = tid / kWPieces;
+    rows = p.n - tile.n0 - row;
+    w = group.w + int64_t{tile.n0 + row} * p.layout.row_bytes + tid % kWPieces * 16;
+    if constexpr (F::kBlockScales) {  // threads 0 .. 127: scales, the others: minima
+      const int scale_row = min(tile.n0 + tid % kStreamRows, p.n - 1);
+      scales = group.w + int64_t{scale_row} * p.layout.row_bytes +
+               (tid < kStreamRows ? p.layout.scales_offset : p.layout.minima_offset);
+    }
+    if constexpr (F::kFp8) {
+      const int scale_row = min(tile.n0 + tid % kStreamRows, p.n - 1) / p.block_scale_rows;
+      scales = reinterpret_cast<const std::byte*>(group.block_scales == nullptr
+                                                      ? nullptr
+                                                      : group.block_scales + int64_t{scale_row} * ((p.k + 127) / 128));
+    }
+    x = static_cast<const X*>(p.x) + group.x_offset + tid % kXPieces * kXValues;
+#pragma unroll
+    for (int i = 0; i < kXCopies; ++i) {
+      const int r = tid / kXPieces + i * kXStep;
+      x_row[i] = r < kColumns && tile.m0 + r < group.m ? XRow(p, group.first + tile.m0 + r) : -1;
+    }
+  }
+
+  __device__ void Copy(const MatmulProblem& p, int chunk, uint32_t stage) const {
+    const int tid = static_cast<int>(threadIdx.x);
+    const int w_at = chunk * F::kRowBytes;
+    const bool in_row = !F::kDirect || w_at + tid % kWPieces * 16 < static_cast<int>(p.layout.row_bytes);
+#pragma unroll
+    for (int i = 0; i < kWCopies; ++i) {
+      const bool valid = in_row && i * kWStep < rows;
+      const void* from = valid ? w + i * kWStep * p.layout.row_bytes + w_at : p.x;  // p.x: named, not read
+      CopyAsync16(stage + HalfSwizzled<F::kRowBytes>(tid / kWPieces + i * kWStep, tid % kWPieces), from, valid);
+    }
+    if constexpr (F::kBlockScales) {
+      if (F::kMinima || tid < kStreamRows) {
+        const int to = tid < kStreamRows ? S::kScales + tid * 8 : S::kMinima + (tid - kStreamRows) * 8;
+        CopyAsyncSmall<8>(stage + to, scales + chunk * (F::kChunk / 32 * 2), true);
+      }
+    }
+    if constexpr (F::kFp8) {
+      if (tid < kStreamRows && scales != nullptr) CopyAsyncSmall<4>(stage + S::kScales + tid * 4, scales + chunk * 4, true);
+    }
+    const bool in_x = sizeof(X) == 2 || chunk * F::kChunk + tid % kXPieces * kXValues < p.k;
+#pragma unroll
+    for (int i = 0; i < kXCopies; ++i) {
+      const int r = tid / kXPieces + i * kXStep;
+      if (r >= kColumns) break;
+      const bool valid = in_x && x_row[i] >= 0;
+      const X* from = valid ? x + x_row[i] * p.x_stride + chunk * F::kChunk : static_cast<const X*>(p.x);
+      const uint32_t to = sizeof(X) == 2 ? HalfSwizzled<S::kXRowBytes>(r, tid % kXPieces)
+                                         : FloatSwizzled<S::kXRowBytes, F::kOrder>(r, tid % kXPieces);
+      CopyAsync16(stage + S::kX + to, from, valid);
+    }
+  }
+};
+
+// x of columns 8 j .. 8 j + 7, block `block` of the stage: mma's B registers for this lane.
+template <DType kType, int kColumns, typename X>
+__device__ __forceinline__ void LoadXFragment(uint32_t x_shared, int column_tile, int block, uint32_t (&out)[4]) {
+  using F = StreamFormat<kType>;
+  using S = StreamStage<kType, kColumns, X>;
+  using Element = typename F::Element;
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = column_tile * 8 + lane / 4, quad = lane % 4;
+  if constexpr (sizeof(X) == 2) {
+    LoadShared16(out, x_shared + HalfSwizzled<S::kXRowBytes>(row, block * 4 + quad));
+  } else {
+    constexpr bool kNibble = F::kOrder == StreamOrder::kNibble;
+    float f[8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t r[4];
+      const int piece = block * 8 + (kNibble ? half * 4 + quad : quad * 2 + half);
+      LoadShared16(r, x_shared + FloatSwizzled<S::kXRowBytes, F::kOrder>(row, piece));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) f[half * 4 + j] = ClampedFor(__uint_as_float(r[j]), Element{});
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* v = f + half * 4;
+      if constexpr (F::kOrder == StreamOrder::kPlain) {
+        out[half * 2] = Pack2(v[0], v[1], Element{});
+        out[half * 2 + 1] = Pack2(v[2], v[3], Element{});
+      } else {
+        out[half * 2] = Pack2(v[0], v[2], Element{});
+        out[half * 2 + 1] = Pack2(v[1], v[3], Element{});
+      }
+    }
+  }
+}
+
+// One stage: acc += W x.
+template <DType kType, int kColumns, typename X>
+__device__ __forceinline__ void MultiplyStage(uint32_t stage, bool scaled, int live_tiles,
+                                              float (&acc)[StreamShape<kColumns>::kRowTiles][StreamShape<kColumns>::kColumnTiles][4]) {
+  using F = StreamFormat<kType>;
+  using S = StreamStage<kType, kColumns, X>;
+  using Shape = StreamShape<kColumns>;
+  using Element = typename F::Element;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int row0 = warp % Shape::kWarpRows * Shape::kRowTiles * 16 + lane / 4, quad = lane % 4;
+  const int column0 = warp / Shape::kWarpRows * Shape::kColumnTiles;
+  uint32_t scale_bits[Shape::kRowTiles][2][2] = {}, min_bits[Shape::kRowTiles][2][2] = {};
+  if constexpr (!F::kDirect) {
+#pragma unroll
+    for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row0 + rt * 16 + h * 8;
+        if constexpr (F::kFp8) {
+          scale_bits[rt][h][0] = __float_as_uint(1.0f);
+          if (scaled) asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(scale_bits[rt][h][0]) : "r"(stage + S::kScales + row * 4));
+        } else {
+          asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];\n"
+                       : "=r"(scale_bits[rt][h][0]), "=r"(scale_bits[rt][h][1])
+                       : "r"(stage + S::kScales + row * 8));
+          if constexpr (F::kMinima) {
+            asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];\n"
+                         : "=r"(min_bits[rt][h][0]), "=r"(min_bits[rt][h][1])
+                         : "r"(stage + S::kMinima + row * 8));
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int piece = 0; piece < F::kPieces; ++piece) {
+    uint32_t raw[Shape::kRowTiles][2][4];
+#pragma unroll
+    for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        LoadShared16(raw[rt][h], stage + HalfSwizzled<F::kRowBytes>(row0 + rt * 16 + h * 8, piece * 4 + quad));
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < F::kBlocksPerPiece; ++b) {
+      const int block = piece * F::kBlocksPerPiece + b;
+      uint32_t a[Shape::kRowTiles][2][4];
+      float scale[Shape::kRowTiles][2], minimum[Shape::kRowTiles][2];
+#pragma unroll
+      for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          uint32_t w[2][2];
+          UnpackBlock<kType>(raw[rt][h], b, w);
+#pragma unroll
+          for (int j = 0; j < 2; ++j) a[rt][j][h] = w[j][0], a[rt][j][2 + h] = w[j][1];
+          if constexpr (F::kFp8) scale[rt][h] = __uint_as_float(scale_bits[rt][h][0]);
+          if constexpr (F::kBlockScales) scale[rt][h] = HalfBits(scale_bits[rt][h][block / 2] >> (block % 2 * 16));
+          if constexpr (F::kMinima) minimum[rt][h] = HalfBits(min_bits[rt][h][block / 2] >> (block % 2 * 16));
+        }
+      }
+#pragma unroll
+      for (int ct = 0; ct < Shape::kColumnTiles; ++ct) {
+        if (ct >= live_tiles) break;
+        uint32_t x[4];
+        LoadXFragment<kType, kColumns, X>(stage + S::kX, column0 + ct, block, x);
+        float sum_x[4] = {};
+        if constexpr (F::kMinima) {
+          constexpr uint32_t kOnes[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+          Mma(sum_x, kOnes, x[0], x[1], Element{});
+          Mma(sum_x, kOnes, x[2], x[3], Element{});
+        }
+#pragma unroll
+        for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
+          if constexpr (F::kDirect) {
+            Mma(acc[rt][ct], a[rt][0], x[0], x[1], Element{});
+            Mma(acc[rt][ct], a[rt][1], x[2], x[3], Element{});
+          } else {
+            float sum[4] = {};
+            Mma(sum, a[rt][0], x[0], x[1], Element{});
+            Mma(sum, a[rt][1], x[2], x[3], Element{});
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+              acc[rt][ct][c] = fmaf(scale[rt][c / 2], sum[c], acc[rt][ct][c]);
+              if constexpr (F::kMinima) acc[rt][ct][c] = fmaf(minimum[rt][c / 2], sum_x[c], acc[rt][ct][c]);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+template <int kColumns>
+__device__ __forceinline__ void StoreTile(const MatmulProblem& p, const StreamTile& tile,
+                                          const float (&acc)[StreamShape<kColumns>::kRowTiles][StreamShape<kColumns>::kColumnTiles][4]) {
+  using Shape = StreamShape<kColumns>;
+  const MatmulGroupView group = GroupOf(p, tile.group);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int n0 = tile.n0 + warp % Shape::kWarpRows * Shape::kRowTiles * 16 + lane / 4;
+  const int m0 = tile.m0 + warp / Shape::kWarpRows * Shape::kColumnTiles * 8 + lane % 4 * 2;
+#pragma unroll
+  for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int n = n0 + rt * 16 + h * 8;
+      if (n >= p.n) continue;
+      const float bias = p.bias != nullptr ? p.bias[n] : 0.0f;
+#pragma unroll
+      for (int ct = 0; ct < Shape::kColumnTiles; ++ct) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int m = m0 + ct * 8 + c;
+          if (m >= group.m) continue;
+          float* y = group.y + int64_t{group.first + m} * p.y_stride + n;
+          const float sum = acc[rt][ct][h * 2 + c] + bias;
+          *y = p.accumulate ? *y + sum : sum;
+        }
+      }
+    }
+  }
+}
+
+template <DType kType, int kColumns, typename X>
+__global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm) void StreamKernel(
+    const __grid_constant__ MatmulProblem p, const __grid_constant__ StreamWork work) {
+  using F = StreamFormat<kType>;
+  using S = StreamStage<kType, kColumns, X>;
+  using Shape = StreamShape<kColumns>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ bool is_last;
+  const int tid = static_cast<int>(threadIdx.x), range = static_cast<int>(blockIdx.x);
+  int* first_slots = reinterpret_cast<int*>(shared + S::kRingBytes);
+  int num_tiles = p.num_groups * work.n_tiles * work.m_tiles;
+  if (p.expert_begin != nullptr) num_tiles = ScanExperts<kColumns>(p, first_slots) * work.n_tiles;
+  const int chunks = work.chunks;
+  const int64_t num_units = int64_t{num_tiles} * chunks;
+  int64_t num_ranges = work.plan.num_ranges;
+  if (num_ranges == 0) {
+    num_ranges = min(static_cast<int64_t>(gridDim.x),
+                     work.plan.whole_tiles ? num_tiles : max(static_cast<int64_t>(num_tiles), num_units / kMinUnits));
+  }
+  if (range >= num_ranges) return;
+  int64_t begin, end;  // in units: a chunk of a tile
+  if (work.plan.whole_tiles) {
+    begin = int64_t{num_tiles} * range / num_ranges * chunks;
+    end = int64_t{num_tiles} * (range + 1) / num_ranges * chunks;
+  } else {
+    begin = num_units * range / num_ranges;
+    end = num_units * (range + 1) / num_ranges;
+  }
+
+  const uint32_t ring = SharedAddress(shared);
+  StreamSource<kType, kColumns, X> source;
+  int load_tile = static_cast<int>(begin / chunks), load_chunk = static_cast<int>(begin % chunks), load_stage = 0;
+  int64_t loads_left = end - begin;
+  source.Enter(p, TileAt<kColumns>(p, work, first_slots, load_tile));
+  const auto load_next = [&] {
+    if (loads_left > 0) {
+      if (load_chunk == chunks) {
+        load_chunk = 0;
+        source.Enter(p, TileAt<kColumns>(p, work, first_slots, ++load_tile));
+      }
+      source.Copy(p, load_chunk, ring + load_stage * S::kBytes);
+      ++load_chunk;
+      --loads_left;
+      load_stage = load_stage + 1 == S::kStages ? 0 : load_stage + 1;
+    }
+    CommitAsync();
+  };
+#pragma unroll 1
+  for (int i = 0; i < S::kStages - 1; ++i) load_next();
+
+  float acc[Shape::kRowTiles][Shape::kColumnTiles][4] = {};
+  int tile_idx = static_cast<int>(begin / chunks), chunk = static_cast<int>(begin % chunks), stage = 0;
+  StreamTile tile = TileAt<kColumns>(p, work, first_slots, tile_idx);
+  const int warp_column = tid / 32 / Shape::kWarpRows * Shape::kColumnTiles * 8;
+  const auto live_tiles_of = [&](const StreamTile& t) {
+    const int m = p.expert_begin != nullptr ? p.expert_begin[t.group + 1] - p.expert_begin[t.group] : p.m;
+    return (m - t.m0 - warp_column + 7) / 8;
+  };
+  int live_tiles = live_tiles_of(tile);
+  bool scaled = false;
+  if constexpr (F::kFp8) scaled = p.block_scales != nullptr || p.expert_block_scales != nullptr;
+#pragma unroll 1
+  for (int64_t unit = begin; unit < end; ++unit) {
+    WaitAsync<S::kStages - 2>();
+    __syncthreads();  // this stage is there, the one before has been read
+    load_next();
+    MultiplyStage<kType, kColumns, X>(ring + stage * S::kBytes, scaled, live_tiles, acc);
+    stage = stage + 1 == S::kStages ? 0 : stage + 1;
+    ++chunk;
+    if (chunk < chunks && unit + 1 < end) continue;
+
+    const int64_t tile_begin = int64_t{tile_idx} * chunks, tile_end = tile_begin + chunks;
+    bool store = true;
+    if (begin > tile_begin || end < tile_end) {  // this range holds a part of the tile
+      const auto slot = [&](int64_t r, bool starts) {
+        return work.plan.partials + (r * 2 + (starts ? 1 : 0)) * (Shape::kFragment * kStreamThreads) + tid;
+      };
+      float* mine = slot(range, begin <= tile_begin);
+      const auto each = [&](auto&& f) {
+#pragma unroll
+        for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
+#pragma unroll
+          for (int ct = 0; ct < Shape::kColumnTiles; ++ct) {
+#pragma unroll
+            for (int c = 0; c < 4; ++c) f(acc[rt][ct][c], ((rt * Shape::kColumnTiles + ct) * 4 + c) * kStreamThreads);
+          }
+        }
+      };
+      each([&](float& value, int at) { __stcg(mine + at, value); });
+      const int64_t first = ((tile_begin + 1) * num_ranges - 1) / num_units;
+      const int64_t last = (tile_end * num_ranges - 1) / num_units;
+      const int64_t done = min(end, tile_end) - max(begin, tile_begin);
+      __threadfence();
+      __syncthreads();
+      if (tid == 0) {
+        const uint32_t before = atomicAdd(work.plan.counters + first, static_cast<uint32_t>(done));
+        is_last = before + done == static_cast<uint32_t>(chunks);
+        if (is_last) work.plan.counters[first] = 0;
+      }
+      __syncthreads();
+      store = is_last;
+      if (store) {
+        __threadfence();
+        const float* part = slot(first, true);
+        each([&](float& value, int at) { value = __ldcg(part + at); });
+        for (int64_t r = first + 1; r <= last; ++r) {
+          part = slot(r, false);
+          each([&](float& value, int at) { value += __ldcg(part + at); });
+        }
+      }
+    }
+    if (store) StoreTile<kColumns>(p, tile, acc);
+#pragma unroll
+    for (auto& row : acc) {
+#pragma unroll
+      for (auto& fragment : row) {
+#pragma unroll
+        for (float& value : fragment) value = 0;
+      }
+    }
+    chunk = 0;
+    ++tile_idx;
+    if (unit + 1 < end) {
+      tile = TileAt<kColumns>(p, work, first_slots, tile_idx);
+      live_tiles = live_tiles_of(tile);
+    }
+  }
+}
+
+template <DType kType, int kColumns, typename X>
+CudaStatus LaunchStreamShape(const CudaExec& exec, const MatmulProblem& p, const StreamPlan& plan) {
+  using S = StreamStage<kType, kColumns, X>;
+  StreamWork work;
+  work.plan = plan;
+  work.n_tiles = (p.n + kStreamRows - 1) / kStreamRows;
+  work.m_tiles = (p.m + kColumns - 1) / kColumns;
+  work.chunks = (p.k + StreamFormat<kType>::kChunk - 1) / StreamFormat<kType>::kChunk;
+  auto* kernel = &StreamKernel<kType, kColumns, X>;
+  const int shared_bytes =
+      S::kRingBytes + (p.expert_begin != nullptr ? (p.num_groups + 1) * static_cast<int>(sizeof(int)) : 0);
+  if (CudaStatus failure = CudaChecked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
+                                       "matmul: cudaFuncSetAttribute")) {
+    return failure;
+  }
+  const int grid = plan.num_ranges > 0 ? plan.num_ranges : StreamBlocks(kColumns, exec.num_sms);
+  kernel<<<static_cast<unsigned>(grid), kStreamThreads, static_cast<size_t>(shared_bytes),
+           static_cast<cudaStream_t>(exec.stream)>>>(p, work);
+  return CudaLaunched("matmul of %d groups, m %d, n %d, k %d, weights of type number %d", p.num_groups, p.m, p.n, p.k,
+                      static_cast<int>(kType));
+}
+
+}  // namespace
+
+template <DType kType>
+CudaStatus LaunchStream(const CudaExec& exec, const MatmulProblem& p, const StreamPlan& plan) {
+  switch (plan.columns) {
+    case 8:
+      return plan.x_f32 ? LaunchStreamShape<kType, 8, float>(exec, p, plan) : LaunchStreamShape<kType, 8, uint16_t>(exec, p, plan);
+    case 16:
+      return LaunchStreamShape<kType, 16, uint16_t>(exec, p, plan);
+    case 32:
+      return LaunchStreamShape<kType, 32, uint16_t>(exec, p, plan);
+    case 64:
+      return LaunchStreamShape<kType, 64, uint16_t>(exec, p, plan);
+    default:
+      return LaunchStreamShape<kType, 128, uint16_t>(exec, p, plan);
+  }
+}
+
+}  // namespace cachalot

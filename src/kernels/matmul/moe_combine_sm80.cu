@@ -1,0 +1,61 @@
+// Experts' outputs back to their tokens: a thread adds up a few values of one token in the order of its experts. Bound: the
+// bytes of y.
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "kernels/matmul/matmul_cuda.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <int kValues>
+__global__ void CombineKernel(CudaMoeCombineParams p, int64_t runs_per_token, int64_t runs) {
+  const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (at >= runs) return;
+  const int64_t token = at / runs_per_token, i = at % runs_per_token * kValues;
+  const int32_t* pairs = p.token_pairs + token * p.top_k;
+  float sum[kValues] = {};
+  for (int j = 0; j < p.top_k; ++j) {
+    const int64_t pair = pairs[j];
+    if (pair < 0) break;
+    const float weight = p.pair_weights[pair];
+    const float* y = p.y + pair * p.y_stride + i;
+    if constexpr (kValues == 4) {
+      const float4 v = *reinterpret_cast<const float4*>(y);
+      sum[0] = fmaf(weight, v.x, sum[0]), sum[1] = fmaf(weight, v.y, sum[1]);
+      sum[2] = fmaf(weight, v.z, sum[2]), sum[3] = fmaf(weight, v.w, sum[3]);
+    } else {
+      sum[0] = fmaf(weight, *y, sum[0]);
+    }
+  }
+  float* residual = p.residual + token * p.residual_stride + i;
+  if constexpr (kValues == 4) {
+    float4 r = *reinterpret_cast<const float4*>(residual);
+    r.x += sum[0], r.y += sum[1], r.z += sum[2], r.w += sum[3];
+    *reinterpret_cast<float4*>(residual) = r;
+  } else {
+    *residual += sum[0];
+  }
+}
+
+}  // namespace
+
+CudaStatus CudaMoeCombine(const CudaExec& exec, const CudaMoeCombineParams& params) {
+  if (params.num_tokens == 0 || params.dim == 0) return nullptr;
+  const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
+  const bool aligned = params.dim % 4 == 0 && params.y_stride % 4 == 0 && params.residual_stride % 4 == 0 &&
+                       whole(params.y) && whole(params.residual);
+  const int64_t runs_per_token = aligned ? params.dim / 4 : params.dim, runs = params.num_tokens * runs_per_token;
+  const auto grid = static_cast<unsigned>((runs + kThreads - 1) / kThreads);
+  const auto stream = static_cast<cudaStream_t>(exec.stream);
+  if (aligned) {
+    CombineKernel<4><<<grid, kThreads, 0, stream>>>(params, runs_per_token, runs);
+  } else {
+    CombineKernel<1><<<grid, kThreads, 0, stream>>>(params, runs_per_token, runs);
+  }
+  return CudaLaunched("moe_combine of %lld tokens, top %d, dim %lld", static_cast<long long>(params.num_tokens),
+                      params.top_k, static_cast<long long>(params.dim));
+}
+
+}  // namespace cachalot

@@ -1,0 +1,236 @@
+// The dense matmul on the GPU against the CPU's definition: every format, way to run and corner of shape.
+#include "gpu_matmul_testing.h"
+
+namespace cachalot {
+namespace {
+
+class GpuMatmul : public GpuTest {};
+
+const CudaBackend& Backend() { return *Gpu::Get().backend; }
+
+struct Case {
+  int64_t m, n, k;
+  int64_t x_gap = 0, y_gap = 0;
+  bool bias = false, accumulate = false, row_scales = false;
+};
+
+std::vector<float> Reference(const Case& c, const TestWeight& weight, const std::vector<float>& x, const std::vector<float>& bias,
+                             const std::vector<float>& before) {
+  std::vector<float> y = before;
+  const PackedMatrix packed = weight.Pack(Isa::kRef);
+  Matmul(MatmulReference(), {.x = x.data(),
+                             .x_stride = c.k + c.x_gap,
+                             .m = c.m,
+                             .weight = &packed,
+                             .bias = c.bias ? bias.data() : nullptr,
+                             .y = y.data(),
+                             .y_stride = c.n + c.y_gap,
+                             .accumulate = c.accumulate});
+  return y;
+}
+
+// The values of y, row by row, without the gaps.
+std::vector<float> Rows(const Case& c, const std::vector<float>& y) {
+  std::vector<float> out;
+  for (int64_t i = 0; i < c.m; ++i) {
+    out.insert(out.end(), y.begin() + i * (c.n + c.y_gap), y.begin() + i * (c.n + c.y_gap) + c.n);
+  }
+  return out;
+}
+
+void Check(const Case& c, const TestWeight& weight, const GpuWeight& gpu_weight, bool every_mode = true) {
+  SCOPED_TRACE(fmt::format("{} m {} n {} k {} gaps {} {}{}{}{}", DTypeName(weight.dtype), c.m, c.n, c.k, c.x_gap, c.y_gap,
+                           c.bias ? " bias" : "", c.accumulate ? " accumulate" : "", c.row_scales ? " row scales" : ""));
+  TestRng rng(static_cast<uint64_t>(c.m * 31 + c.n * 7 + c.k));
+  const int64_t y_count = c.m * (c.n + c.y_gap);
+  const std::vector<float> x = BF16Vector(&rng, c.m * (c.k + c.x_gap)), bias = rng.NormalVector(c.n);
+  const std::vector<float> before = c.accumulate ? rng.NormalVector(y_count)
+                                                 : std::vector<float>(y_count, std::bit_cast<float>(0xffffffffu));
+  const std::vector<float> want = Reference(c, weight, x, bias, before);
+  GpuArray<float> gpu_x(x), gpu_bias(bias), y(y_count);
+  CudaMatmulParams params = {.x = gpu_x.data(),
+                             .x_stride = c.k + c.x_gap,
+                             .m = c.m,
+                             .weight = gpu_weight.view(),
+                             .bias = c.bias ? gpu_bias.data() : nullptr,
+                             .y = y.data(),
+                             .y_stride = c.n + c.y_gap,
+                             .accumulate = c.accumulate};
+  const MatmulScratch scratch(Backend().matmul_workspace_bytes(params, Gpu::Get().info.num_sms));
+  for (const MatmulMode& mode : kMatmulModes) {
+    if (!every_mode && !(mode.math == CudaMath::kFast && mode.counters)) continue;
+    SCOPED_TRACE(mode.name);
+    std::vector<float> first;
+    for (int run = 0; run < 2; ++run) {
+      y.Write(before);
+      GPU_OK(Backend().matmul(scratch.Exec(mode), params));
+      const std::vector<float> got = y.Read();
+      if (run == 1) {
+        EXPECT_EQ(FirstBitDifference(got, first), "");
+        break;
+      }
+      first = got;
+      const Tolerance tolerance = mode.math == CudaMath::kF32 ? ToleranceFor(OpClass::kMatmul) : kExactXTolerance;
+      const Comparison compared = Compare(Rows(c, got), Rows(c, want), tolerance);
+      EXPECT_TRUE(compared.ok) << compared.message;
+      for (int64_t i = 0; i < c.m; ++i) {
+        for (int64_t j = c.n; j < c.n + c.y_gap; ++j) {
+          const int64_t at = i * (c.n + c.y_gap) + j;
+          ASSERT_EQ(std::bit_cast<uint32_t>(got[at]), std::bit_cast<uint32_t>(before[at])) << "a gap was written";
+        }
+      }
+    }
+  }
+  EXPECT_TRUE(gpu_x.Intact() && gpu_bias.Intact() && y.Intact());
+  EXPECT_TRUE(scratch.Intact());
+}
+
+bool Covers(DType dtype, int64_t k) { return !IsQuantized(dtype) || k % 32 == 0; }
+
+constexpr int64_t kRowCounts[] = {1, 2, 3, 7, 8, 9, 16, 17, 33, 64, 65, 127, 200};
+
+TEST_F(GpuMatmul, SmallShapesOfEveryFormat) {
+  const std::pair<int64_t, int64_t> shapes[] = {{1, 32}, {15, 64}, {16, 96}, {17, 576}, {130, 128}, {1000, 288}};
+  for (DType dtype : kCudaMatmulTypes) {
+    int at = 0;
+    for (const auto& [n, k] : shapes) {
+      const TestWeight weight(dtype, n, k, 3);
+      const GpuWeight gpu_weight(weight);
+      for (int64_t m : kRowCounts) {
+        ++at;
+        Check({.m = m, .n = n, .k = k, .x_gap = at % 3 == 0 ? 1 : at % 3 == 1 ? 0 : 4, .y_gap = at % 4 == 3 ? 3 : 0,
+               .bias = at % 2 == 0, .accumulate = at % 5 < 2},
+              weight, gpu_weight);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+      EXPECT_TRUE(gpu_weight.Intact());
+    }
+  }
+}
+
+TEST_F(GpuMatmul, LongShapesOfEveryFormat) {
+  const Case shapes[] = {{1, 4096, 2048},  {8, 4096, 2048},   {9, 4096, 576},     {33, 1000, 2048}, {200, 1000, 2048},
+                         {1, 130, 7168},   {17, 130, 7168},   {65, 130, 7168},    {1, 2816, 1024},  {64, 2816, 1024},
+                         {127, 513, 1408}, {3, 20000, 256},   {129, 4096, 256},   {300, 384, 4096}, {1, 64, 14336}};
+  for (DType dtype : kCudaMatmulTypes) {
+    for (Case c : shapes) {
+      const TestWeight weight(dtype, c.n, c.k, 4);
+      const GpuWeight gpu_weight(weight);
+      Check(c, weight, gpu_weight, c.n * c.k * c.m < 100'000'000);
+      c.bias = c.accumulate = true;
+      c.y_gap = 4;
+      Check(c, weight, gpu_weight, false);
+    }
+  }
+}
+
+TEST_F(GpuMatmul, OddLengths) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kFP8E4M3}) {
+    for (int64_t k : {1, 3, 7, 33, 63, 100, 577, 1001}) {
+      for (int64_t n : {1, 37, 300}) {
+        const TestWeight weight(dtype, n, k, 5);
+        const GpuWeight gpu_weight(weight);
+        for (int64_t m : {1, 5, 19, 70, 150}) Check({.m = m, .n = n, .k = k, .x_gap = (m + k) % 2}, weight, gpu_weight);
+      }
+    }
+  }
+}
+
+TEST_F(GpuMatmul, Fp8WithScalesOfEachRow) {
+  for (int64_t k : {96, 128, 1408}) {
+    const TestWeight weight(DType::kFP8E4M3, 300, k, 6);
+    const GpuWeight gpu_weight(weight, true);
+    for (int64_t m : {1, 9, 65, 200}) Check({.m = m, .n = 300, .k = k, .row_scales = true}, weight, gpu_weight);
+  }
+}
+
+// Bits of a row do not depend on how many others there are.
+TEST_F(GpuMatmul, DeterministicRowsAreIndependent) {
+  const std::pair<int64_t, int64_t> shapes[] = {{1000, 2048}, {4096, 576}, {64, 7168}, {40, 96}};
+  for (DType dtype : kCudaMatmulTypes) {
+    for (const auto& [n, k] : shapes) {
+      constexpr int64_t kRows = 300;
+      const TestWeight weight(dtype, n, k, 7);
+      const GpuWeight gpu_weight(weight);
+      TestRng rng(8);
+      const GpuArray<float> x(rng.NormalVector(kRows * k)), y(kRows * n);
+      for (const CudaMath math : {CudaMath::kFast, CudaMath::kF32}) {
+        CudaMatmulParams params = {.x = x.data(), .x_stride = k, .m = kRows, .weight = gpu_weight.view(), .y = y.data(), .y_stride = n};
+        const MatmulScratch scratch(Backend().matmul_workspace_bytes(params, Gpu::Get().info.num_sms));
+        const CudaExec exec = scratch.Exec({"", math, true, true});
+        GPU_OK(Backend().matmul(exec, params));
+        const std::vector<float> all = y.Read();
+        const std::pair<int64_t, int64_t> parts[] = {{0, 1}, {299, 1}, {5, 8}, {130, 9}, {20, 17}, {40, 64}, {7, 65}, {100, 128}, {1, 200}};
+        for (const auto& [first, rows] : parts) {
+          const GpuArray<float> part(rows * n);
+          params.x = x.data() + first * k;
+          params.m = rows;
+          params.y = part.data();
+          GPU_OK(Backend().matmul(exec, params));
+          EXPECT_EQ(FirstBitDifference(part.Read(), std::span(all).subspan(first * n, rows * n)), "")
+              << DTypeName(dtype) << " n " << n << " k " << k << " rows " << first << " + " << rows
+              << (math == CudaMath::kF32 ? " F32" : "");
+        }
+        EXPECT_TRUE(scratch.Intact());
+      }
+    }
+  }
+}
+
+// x is rounded to nearest, once; to F16 within its range.
+TEST_F(GpuMatmul, XIsRoundedToNearest) {
+  constexpr int64_t kN = 200, kK = 512;
+  for (DType dtype : kCudaMatmulTypes) {
+    if (dtype == DType::kF32) continue;
+    const TestWeight weight(dtype, kN, kK, 9);
+    const GpuWeight gpu_weight(weight);
+    const PackedMatrix packed = weight.Pack(Isa::kRef);
+    for (int64_t m : {1, 8, 20, 150}) {
+      TestRng rng(10);
+      const std::vector<float> x = rng.NormalVector(m * kK);
+      std::vector<float> rounded = x, want(m * kN);
+      for (float& value : rounded) {
+        value = dtype == DType::kF16 ? F16ToF32(F32ToF16(value)) : BF16ToF32(F32ToBF16(value));
+      }
+      Matmul(MatmulReference(), {.x = rounded.data(), .x_stride = kK, .m = m, .weight = &packed, .y = want.data(), .y_stride = kN});
+      const GpuArray<float> gpu_x(x), y(m * kN);
+      const CudaMatmulParams params = {.x = gpu_x.data(), .x_stride = kK, .m = m, .weight = gpu_weight.view(), .y = y.data(), .y_stride = kN};
+      const MatmulScratch scratch(Backend().matmul_workspace_bytes(params, Gpu::Get().info.num_sms));
+      GPU_OK(Backend().matmul(scratch.Exec(kMatmulModes[0]), params));
+      const Comparison compared = Compare(y.Read(), want, kExactXTolerance);
+      EXPECT_TRUE(compared.ok) << DTypeName(dtype) << " m " << m << ": " << compared.message;
+    }
+  }
+}
+
+TEST_F(GpuMatmul, OutliersStayFiniteInF16) {
+  constexpr int64_t kK = 64;
+  const TestWeight weight(DType::kF16, 16, kK, 11);
+  const GpuWeight gpu_weight(weight);
+  for (int64_t m : {1, 16}) {
+    std::vector<float> x(m * kK, 1e6f);
+    const GpuArray<float> gpu_x(x), y(m * 16);
+    const CudaMatmulParams params = {.x = gpu_x.data(), .x_stride = kK, .m = m, .weight = gpu_weight.view(), .y = y.data(), .y_stride = 16};
+    const MatmulScratch scratch(Backend().matmul_workspace_bytes(params, Gpu::Get().info.num_sms));
+    GPU_OK(Backend().matmul(scratch.Exec(kMatmulModes[0]), params));
+    for (float value : y.Read()) EXPECT_TRUE(std::isfinite(value));
+  }
+}
+
+TEST_F(GpuMatmul, WhatIsNotCoveredIsRefused) {
+  const GpuArray<std::byte> bytes(std::vector<std::byte>(4096));
+  const GpuArray<float> y(64);
+  CudaMatmulParams params = {.x = y.data(), .x_stride = 32, .m = 1, .weight = {.dtype = DType::kQ6_K, .n = 1, .k = 256, .data = bytes.data()}, .y = y.data()};
+  EXPECT_EQ(FromCuda(Backend().matmul(Gpu::Get().Exec(), params)).code(), StatusCode::kUnsupported);
+  params.weight.dtype = DType::kQ8_0;
+  params.weight.k = 33;
+  EXPECT_EQ(FromCuda(Backend().matmul(Gpu::Get().Exec(), params)).code(), StatusCode::kInvalidArgument);
+  params.weight.k = 32;
+  params.m = 9;
+  EXPECT_EQ(FromCuda(Backend().matmul(Gpu::Get().Exec(), params)).code(), StatusCode::kInvalidArgument) << "no workspace";
+  params.m = 0;
+  GPU_OK(Backend().matmul(Gpu::Get().Exec(), params));
+}
+
+}  // namespace
+}  // namespace cachalot
