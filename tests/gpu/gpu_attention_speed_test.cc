@@ -117,10 +117,14 @@ TEST_F(GpuAttentionSpeed, DISABLED_DecodeAndPrefill) {
       {"V2-Lite MLA decode", 16, 1, 576, 512, 1, 1, 2048},
       {"V2-Lite MLA decode", 16, 1, 576, 512, 16, 1, 8192},
       {"V2-Lite MLA decode", 16, 1, 576, 512, 64, 1, 2048},
+      {"V2-Lite MLA decode", 16, 1, 576, 512, 64, 1, 8192},
       {"V2-Lite MLA decode", 16, 1, 576, 512, 1, 1, 131072},
+      {"V3 MLA decode", 128, 1, 576, 512, 1, 1, 2048},
       {"V3 MLA decode", 128, 1, 576, 512, 16, 1, 8192},
       {"Llama-8B prefill", 32, 8, 128, 128, 1, 2048, 8192},
-      {"Llama-8B prefill", 32, 8, 128, 128, 4, 512, 2048},
+      {"Llama-8B prefill", 32, 8, 128, 128, 1, 8192, 8192},
+      {"Llama-8B prefill", 32, 8, 128, 128, 4, 2048, 2048},
+      {"Llama-8B prefill", 32, 8, 128, 128, 16, 512, 512},
       {"V2-Lite expanded prefill", 16, 16, 192, 128, 1, 2048, 8192},
   };
   for (const Case& c : cases) Measure(c);

@@ -320,12 +320,8 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
     for (int e = tid * 4; e < kRows * kDim; e += kThreads * 4) {
       const int r = e / kDim, d = e % kDim;
       if (rows[r].position < 0) continue;
-      const float4 value = FoldSplits(s, first, entry.num_splits, kv_head, r, d, kDim);
-      float* out = p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d;
-      out[0] = value.x;
-      out[1] = value.y;
-      out[2] = value.z;
-      out[3] = value.w;
+      FoldSplits(s, first, entry.num_splits, kv_head, r, d, kDim)
+          .Write(p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d);
     }
   }
 }

@@ -33,14 +33,50 @@ struct SpanShape {
 };
 __device__ SpanShape ShapeOf(const AttentionSchedule& s, const SeqSpan& span) {
   if (span.q_len <= 0) return {true, 0, 0, 0};
-  const int64_t rows = int64_t{span.q_len} * s.group;
-  return {rows <= s.max_split_rows, static_cast<int>((rows + s.rows_per_tile - 1) / s.rows_per_tile),
+  const int64_t rows = int64_t{span.q_len} * s.group, tile_rows = TileRowsOf(s, span);
+  return {rows <= s.max_split_rows, static_cast<int>((rows + tile_rows - 1) / tile_rows),
           VisibleBegin(span.kv_len - span.q_len, s.window), span.kv_len};
+}
+
+// Splits of a span's tiles; ranges are cut at multiples of `split` from a multiple of `align` on.
+__device__ __forceinline__ int NumSplits(const SpanShape& shape, int split, int align) {
+  if (!shape.split_class || shape.num_tiles == 0) return 0;
+  const int num = (shape.end - shape.begin / align * align + split - 1) / split;
+  return shape.num_tiles > kMostCutTiles ? min(num, 1) : num;
+}
+
+// The split with which the blocks are done first, when all take about as long for a token: each warp judges one, between
+// half and twice an even share.
+__device__ int ChooseSplit(const SeqSpan* spans, int num_spans, const AttentionSchedule& s, long long total_tokens,
+                           unsigned long long* scratch) {
+  const long long share = (total_tokens + s.blocks - 1) / s.blocks;
+  const auto candidate = [&](int which) {
+    const long long split = which < 16 ? share * (16 + which) / 16 : share * which / 32;
+    return max(s.least_split, RoundUp(split, kSplitAlign));
+  };
+  const int warp = threadIdx.x / 32, split = candidate(warp);
+  int items = 0, longest = 0;
+  for (int i = threadIdx.x % 32; i < num_spans; i += 32) {
+    const SpanShape shape = ShapeOf(s, spans[i]);
+    const int num_splits = NumSplits(shape, split, kSplitAlign);
+    if (num_splits == 0) continue;
+    items += num_splits * shape.num_tiles;
+    longest = max(longest, num_splits > 1 ? split : shape.end - shape.begin);
+  }
+  items = __reduce_add_sync(kAllLanes, items);
+  longest = __reduce_max_sync(kAllLanes, longest);
+  const unsigned long long rounds = (items + s.blocks - 1) / s.blocks;
+  if (threadIdx.x % 32 == 0) scratch[warp] = (rounds * (longest + s.item_cost)) << 5 | warp;
+  __syncthreads();
+  unsigned long long best = scratch[0];
+  for (int w = 1; w < kThreads / 32; ++w) best = min(best, scratch[w]);
+  return candidate(static_cast<int>(best & 31));
 }
 
 __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedule s, bool deterministic) {
   __shared__ int scratch[32];
   __shared__ long long wide_scratch[32];
+  __shared__ unsigned long long split_scratch[32];
   // How much there is: tokens of all tiles (of one KV head).
   long long mine = 0;
   for (int i = threadIdx.x; i < num_spans; i += kThreads) {
@@ -48,10 +84,7 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
     if (shape.split_class) mine += static_cast<long long>(shape.num_tiles) * (shape.end - shape.begin);
   }
   const long long total_tokens = BlockSum(mine, wide_scratch);
-  int split = kFixedSplit;
-  if (!deterministic) {
-    split = max(kLeastSplit, RoundUp((total_tokens + s.wanted_items - 1) / s.wanted_items, kSplitAlign));
-  }
+  const int split = deterministic ? kFixedSplit : ChooseSplit(spans, num_spans, s, total_tokens, split_scratch);
   const int align = deterministic ? kFixedSplit : kSplitAlign;
 
   int items = 0, partials = 0, prefills = 0;
@@ -59,10 +92,7 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
     const int i = base + static_cast<int>(threadIdx.x);
     const SpanShape shape = i < num_spans ? ShapeOf(s, spans[i]) : SpanShape{true, 0, 0, 0};
     const bool split_class = shape.split_class && shape.num_tiles > 0;
-    const int begin = shape.begin / align * align;
-    int num_splits = split_class ? (shape.end - begin + split - 1) / split : 0;
-    // A long prompt's tiles are many already: they are not cut.
-    if (int64_t{shape.num_tiles} * s.rows_per_tile > kMaxDecodeRows + s.rows_per_tile) num_splits = min(num_splits, 1);
+    int num_splits = NumSplits(shape, split, align);
     int total = 0;
     const int wanted = num_splits > 1 ? num_splits * shape.num_tiles : 0;
     const int first_partial = partials + BlockExclusiveScan<kThreads>(wanted, &total, scratch);
@@ -89,18 +119,19 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
     const SeqSpan span = spans[i];
     const int num_splits = max(entry.num_splits, 1);
     for (int j = threadIdx.x % 32; j < entry.num_tiles * num_splits; j += 32) {
-      const int tile = j / num_splits, at = j % num_splits;
+      // The tiles of one range side by side: blocks that run at a time read the same tokens.
+      const int tile = j % entry.num_tiles, at = j / entry.num_tiles;
       if (entry.first_item + j >= s.max_items) break;
       SplitItem item{i, tile, 0, 0, -1};
       if (num_splits == 1) {
-        const TileRange range = RangeOfTile(span, tile, s.rows_per_tile, s.group, s.window);
+        const TileRange range = RangeOfTile(span, tile, TileRowsOf(s, span), s.group, s.window);
         item.begin = range.begin / align * align;
         item.end = range.end;
       } else {
         const int begin = VisibleBegin(span.kv_len - span.q_len, s.window) / align * align;
         item.begin = begin + at * split;
         item.end = min(item.begin + split, span.kv_len);
-        item.partial = entry.first_partial + j;
+        item.partial = entry.first_partial + tile * num_splits + at;
       }
       s.items[entry.first_item + j] = item;
     }
@@ -112,28 +143,35 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
   }
 }
 
-constexpr int kCombineThreads = 128;
+constexpr int kCombineColumns = 128;  // of a block: a warp's lanes take four each
 
-// One thread four values of one row and head: folds the splits in their order.
+// A block folds the splits of one row and head; its kWays warps take an equal share of them each, one behind the other.
+template <int kWays>
 __global__ void CombineKernel(AttentionParams p, const SeqSpan* spans, const int32_t* row_spans, AttentionSchedule s) {
-  const int row = static_cast<int>(blockIdx.x), v_dim = p.kv.v_dim, threads_a_head = v_dim / 4;
+  __shared__ float4 sums[kWays][32];
+  __shared__ float2 stats[kWays];
+  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int i = row_spans[row];
   if (i < 0) return;
   const SpanSplits entry = s.spans[i];
   if (entry.num_splits <= 1) return;
-  const int head = static_cast<int>(blockIdx.y) * (kCombineThreads / threads_a_head) +
-                   static_cast<int>(threadIdx.x) / threads_a_head;
-  if (head >= p.num_q_heads) return;
-  const int d = static_cast<int>(threadIdx.x) % threads_a_head * 4;
-  const int kv_head = head / s.group;
-  const int r = (row - spans[i].q_begin) * s.group + head % s.group;
-  const int64_t first = int64_t{entry.first_partial} + r / s.rows_per_tile * entry.num_splits;
-  const float4 value = FoldSplits(s, first, entry.num_splits, kv_head, r % s.rows_per_tile, d, v_dim);
-  float* out = p.out + row * p.out_token_stride + head * p.out_head_stride + d;
-  out[0] = value.x;
-  out[1] = value.y;
-  out[2] = value.z;
-  out[3] = value.w;
+  const SeqSpan span = spans[i];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int d = static_cast<int>(blockIdx.z) * kCombineColumns + lane * 4;
+  const int tile_rows = TileRowsOf(s, span);
+  const int r = (row - span.q_begin) * s.group + head % s.group;
+  const int64_t first = int64_t{entry.first_partial} + r / tile_rows * entry.num_splits;
+  const int share = (entry.num_splits + kWays - 1) / kWays;
+  const int begin = min(warp * share, entry.num_splits), end = min(begin + share, entry.num_splits);
+  Folded folded = FoldSplits(s, first + begin, end - begin, head / s.group, r % tile_rows, d, p.kv.v_dim);
+  if constexpr (kWays > 1) {
+    sums[warp][lane] = folded.sum;
+    if (lane == 0) stats[warp] = {folded.m, folded.l};
+    __syncthreads();
+    if (warp > 0) return;
+    for (int w = 1; w < kWays; ++w) folded.Add(stats[w].x, stats[w].y, sums[w][lane]);
+  }
+  folded.Write(p.out + row * p.out_token_stride + head * p.out_head_stride + d);
 }
 
 }  // namespace
@@ -145,23 +183,27 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.group = shape.num_q_heads / shape.num_kv_heads;
   s.window = shape.window;
   const bool mla = IsMla(shape);
-  s.rows_per_tile = 16;
+  const int64_t most_rows = int64_t{s.group} * batch.max_q_len;  // of a span
+  s.rows_per_tile = s.precise_rows = s.partial_rows = 16;
   if (mla) {
-    const int64_t most_rows = int64_t{s.group} * batch.max_q_len;
-    s.rows_per_tile = most_rows <= 16 ? 16 : most_rows <= 32 || deterministic ? 32 : 64;
+    s.precise_rows = kMlaPreciseRows;
+    s.rows_per_tile = deterministic || most_rows <= kMlaPreciseRows ? kMlaPreciseRows : kMlaTileRows;
+    s.partial_rows = static_cast<int32_t>(most_rows < kMlaTileRows ? (most_rows + 15) / 16 * 16 : kMlaTileRows);
   }
   s.max_split_rows = INT32_MAX;
   if (!deterministic && HasPrefill(shape)) s.max_split_rows = HasDecode(shape) ? kMaxDecodeRows : 0;
   const int blocks_per_sm = mla || shape.k_dim > 128 ? 1 : 2;
-  s.wanted_items = 2 * blocks_per_sm * num_sms / shape.num_kv_heads;
-  if (s.wanted_items < 1) s.wanted_items = 1;
+  s.blocks = blocks_per_sm * num_sms / shape.num_kv_heads;
+  if (s.blocks < 1) s.blocks = 1;
+  s.least_split = mla ? 64 : 128;
+  s.item_cost = 96;
 
-  // Bounds on what the spans can ask for; memory for the least tile, so that it does not depend on the mode.
+  // Bounds on what the spans can ask for.
   const int64_t rows = int64_t{batch.num_rows} * s.group;
-  s.max_partials = 2 * s.wanted_items > 512 ? 2 * s.wanted_items : 512;
+  s.max_partials = 4 * s.blocks > 512 ? 4 * s.blocks : 512;
   s.max_items = static_cast<int32_t>(rows / 16 + batch.num_spans + s.max_partials);
   s.max_prefill = static_cast<int32_t>(rows / kPrefillTileRows + batch.num_spans);
-  const int64_t partial_rows = int64_t{s.max_partials} * shape.num_kv_heads * (mla ? 64 : 16);
+  const int64_t partial_rows = int64_t{s.max_partials} * shape.num_kv_heads * s.partial_rows;
   int64_t at = 0;
   const auto take = [&](int64_t bytes) {
     std::byte* pointer = memory == nullptr ? nullptr : memory + at;
@@ -175,19 +217,31 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.arrivals = reinterpret_cast<int32_t*>(take(int64_t{s.max_partials} * shape.num_kv_heads * int64_t{sizeof(int32_t)}));
   s.partial_stats = reinterpret_cast<float2*>(take(partial_rows * int64_t{sizeof(float2)}));
   s.partial_out = reinterpret_cast<float*>(take(partial_rows * shape.v_dim * int64_t{sizeof(float)}));
+  if (mla) {
+    s.fold_memory = reinterpret_cast<float*>(take(int64_t{num_sms} * kMlaPreciseRows * shape.v_dim * int64_t{sizeof(float)}));
+  }
   s.bytes = at;
   return s;
 }
 
 CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                       const AttentionParams& params) {
-  const int heads_a_block = kCombineThreads / (params.kv.v_dim / 4);
-  const dim3 grid(static_cast<unsigned>(batch.num_rows),
-                  static_cast<unsigned>((params.num_q_heads + heads_a_block - 1) / heads_a_block));
-  CombineKernel<<<grid, kCombineThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans,
-                                                                                      batch.row_spans, schedule);
+  const dim3 grid(static_cast<unsigned>(batch.num_rows), static_cast<unsigned>(params.num_q_heads),
+                  static_cast<unsigned>(params.kv.v_dim / kCombineColumns));
+  const auto stream = static_cast<cudaStream_t>(exec.stream);
+  if (exec.deterministic) {
+    CombineKernel<1><<<grid, 32, 0, stream>>>(params, batch.spans, batch.row_spans, schedule);
+  } else {
+    CombineKernel<8><<<grid, 256, 0, stream>>>(params, batch.spans, batch.row_spans, schedule);
+  }
   return CudaLaunched("attention combine of %d rows, %d heads of %d", batch.num_rows, params.num_q_heads,
                       params.kv.v_dim);
+}
+
+bool OnHopper() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
 }
 
 int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms) {

@@ -1,7 +1,7 @@
 // What the split attention kernels share: the schedule in device memory and the arithmetic of merging partial softmaxes.
 //
 // Query rows of one KV head are numbered token by token, a group's heads side by side: row r of a span is token r / group,
-// head r % group of the group. A tile is rows_per_tile such rows. An item is a tile and a range of cache positions; a span
+// head r % group of the group. A tile is TileRowsOf(span) such rows. An item is a tile and a range of cache positions; a span
 // whose range is cut has one partial result per (tile, split), which are folded in the order of the splits: by the block that
 // finishes the last of them (decode) or by a kernel of its own (MLA, whose partials are large).
 //
@@ -20,9 +20,12 @@
 namespace cachalot {
 
 inline constexpr int kFixedSplit = 512;       // deterministic mode
-inline constexpr int kLeastSplit = 128;       // shorter ones cost more in merging than they gain
 inline constexpr int kSplitAlign = 64;        // ranges begin at multiples of this
+inline constexpr int kMostCutTiles = 8;       // spans with more tiles than this have enough of them: they are not cut
+inline constexpr int kPreciseTokens = 512;    // a tile that sees no more keeps the rests (attention_tile.cuh)
 inline constexpr int kPrefillTileRows = 64;
+inline constexpr int kMlaTileRows = 64;
+inline constexpr int kMlaPreciseRows = 32;    // with their rests as many as a tile of kMlaTileRows
 inline constexpr int kMaxDecodeRows = 64;     // spans with more rows than this go to the prefill kernel, where there is one
 inline constexpr float kLog2E = 1.4426950408889634f;
 
@@ -60,18 +63,23 @@ struct AttentionSchedule {
   SpanSplits* spans;            // [num_spans]
   SplitItem* items;             // [max_items]
   PrefillItem* prefill;         // [max_prefill]
-  float* partial_out;           // [max_partials, num_kv_heads, rows_per_tile, v_dim], not divided by the sum
-  float2* partial_stats;        // [max_partials, num_kv_heads, rows_per_tile]: largest (in units of log2), sum
+  float* partial_out;           // [max_partials, num_kv_heads, partial_rows, v_dim], not divided by the sum
+  float2* partial_stats;        // [max_partials, num_kv_heads, partial_rows]: largest (in units of log2), sum
+  float* fold_memory;           // MLA's fold mode: [num_sms, 32, v_dim]
   int32_t* arrivals;            // [max_partials, num_kv_heads]: splits of a tile that are done, at its first partial; 0 between ops
   int32_t max_items;
   int32_t max_prefill;
   int32_t max_partials;
   int32_t rows_per_tile;
+  int32_t precise_rows;         // of a tile whose span has few rows or sees few tokens; as many or fewer
+  int32_t partial_rows;         // at least the rows of a tile that exist
   int32_t group;                // query heads of a KV head
   int32_t num_kv_heads;
   int32_t window;
   int32_t max_split_rows;       // spans with more rows than this are left to the prefill kernel
-  int32_t wanted_items;         // of one KV head: how finely to cut
+  int32_t blocks;               // that run at a time, for one KV head
+  int32_t least_split;          // shorter ones cost more in merging than they gain
+  int32_t item_cost;            // beside its tokens, in tokens
   int64_t bytes;
 };
 
@@ -90,6 +98,7 @@ CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, con
                                const AttentionParams& params);
 CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                       const AttentionParams& params);
+bool OnHopper();  // whether the current device runs sm_90a code
 CudaStatus RunGenericAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params);
 
 // A 16-bit cache that can be copied 16 bytes at a time, 16 tokens of which always lie in one block.
@@ -101,6 +110,14 @@ inline bool HasVectorKv(const PagedKv& kv) {
 }
 
 #ifdef __CUDACC__
+
+// Rows of this span's tiles.
+__device__ __forceinline__ int TileRowsOf(const AttentionSchedule& s, const SeqSpan& span) {
+  const bool few_rows = int64_t{span.q_len} * s.group <= s.precise_rows;
+  const int first = span.kv_len - span.q_len;
+  const int begin = s.window > 0 && first >= s.window ? first - s.window + 1 : 0;
+  return few_rows || span.kv_len - begin <= kPreciseTokens ? s.precise_rows : s.rows_per_tile;
+}
 
 // Row r of a span as the kernels see it.
 struct TileRow {
@@ -149,26 +166,42 @@ __device__ __forceinline__ float FoldValue(float sum, float a, float sum_i, floa
   return __fmaf_rn(sum, a, __fmul_rn(sum_i, b));
 }
 
-// Values d .. d + 3 of row r of a tile: its splits, partials `first` .. `first` + num_splits - 1, folded and divided.
-__device__ __forceinline__ float4 FoldSplits(const AttentionSchedule& s, int64_t first, int num_splits, int kv_head,
+// A softmax of four values, as far as it has been folded.
+struct Folded {
+  float m;
+  float l;
+  float4 sum;
+
+  __device__ __forceinline__ void Add(float m_i, float l_i, const float4& sum_i) {
+    float a, b;
+    FoldStats(&m, &l, m_i, l_i, &a, &b);
+    const bool counts = b != 0.0f || a != 1.0f;  // else what it holds may be anything
+    sum.x = counts ? FoldValue(sum.x, a, sum_i.x, b) : sum.x;
+    sum.y = counts ? FoldValue(sum.y, a, sum_i.y, b) : sum.y;
+    sum.z = counts ? FoldValue(sum.z, a, sum_i.z, b) : sum.z;
+    sum.w = counts ? FoldValue(sum.w, a, sum_i.w, b) : sum.w;
+  }
+  __device__ __forceinline__ void Write(float* out) const {
+    out[0] = __fdiv_rn(sum.x, l);
+    out[1] = __fdiv_rn(sum.y, l);
+    out[2] = __fdiv_rn(sum.z, l);
+    out[3] = __fdiv_rn(sum.w, l);
+  }
+};
+
+// Values d .. d + 3 of row r of a tile over its splits, partials `first` .. `first` + num_splits - 1.
+__device__ __forceinline__ Folded FoldSplits(const AttentionSchedule& s, int64_t first, int num_splits, int kv_head,
                                              int r, int d, int v_dim) {
-  float m = -CUDART_INF_F, l = 0;
-  float4 sum = {0, 0, 0, 0};
+  Folded result = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
 #pragma unroll 8
   for (int split = 0; split < num_splits; ++split) {
-    const int64_t at = ((first + split) * s.num_kv_heads + kv_head) * s.rows_per_tile + r;
+    const int64_t at = ((first + split) * s.num_kv_heads + kv_head) * s.partial_rows + r;
     // Through L2: other blocks of the same kernel may have written them.
     const float2 stats = __ldcg(s.partial_stats + at);
     const float4 part = __ldcg(reinterpret_cast<const float4*>(s.partial_out + at * v_dim + d));
-    float a, b;
-    FoldStats(&m, &l, stats.x, stats.y, &a, &b);
-    const bool counts = b != 0.0f || a != 1.0f;  // else what it holds may be anything
-    sum.x = counts ? FoldValue(sum.x, a, part.x, b) : sum.x;
-    sum.y = counts ? FoldValue(sum.y, a, part.y, b) : sum.y;
-    sum.z = counts ? FoldValue(sum.z, a, part.z, b) : sum.z;
-    sum.w = counts ? FoldValue(sum.w, a, part.w, b) : sum.w;
+    result.Add(stats.x, stats.y, part);
   }
-  return {__fdiv_rn(sum.x, l), __fdiv_rn(sum.y, l), __fdiv_rn(sum.z, l), __fdiv_rn(sum.w, l)};
+  return result;
 }
 
 #endif

@@ -13,9 +13,6 @@
 
 namespace cachalot {
 
-// Kernels that are bound by the tensor cores take the second half only where a tile sees at most so many tokens.
-inline constexpr int kPreciseTokens = 512;
-
 __device__ __forceinline__ float2 Unpack2(uint32_t pair, __nv_bfloat16) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
 }
