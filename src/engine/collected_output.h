@@ -22,6 +22,7 @@ struct CollectedOutput {
   std::vector<float> logits;
   std::vector<float> mtp_logits;
   int32_t num_prompt_computed = 0;
+  int32_t num_cached_tokens = 0;
   bool finished = false;
   FinishReason reason = FinishReason::kError;
   Status error;
@@ -44,6 +45,7 @@ struct CollectedOutput {
     mtp_logits.insert(mtp_logits.end(), output.mtp_logits.begin(), output.mtp_logits.end());
     ASSERT_GE(output.num_prompt_computed, num_prompt_computed) << "progress goes one way";
     num_prompt_computed = output.num_prompt_computed;
+    num_cached_tokens = output.num_cached_tokens;
     finished = output.finished;
     reason = output.finish_reason;
     error = output.error;

@@ -39,6 +39,7 @@ SequenceSpec SpecOf(Request* request) {
   spec.all_logits = request->all_logits;
   spec.mtp_logits = request->mtp_logits;
   spec.priority = request->priority;
+  spec.cache_salt = std::move(request->cache_salt);
   return spec;
 }
 
@@ -56,6 +57,7 @@ class EngineImpl final : public Engine {
       : executor_(executor), tokenizer_(tokenizer), scheduler_(std::move(scheduler)) {
     plans_.resize(static_cast<size_t>(executor->info().depth) + 1);
     stats_.kv_blocks_used.resize(executor->info().kv_groups.size());
+    stats_.kv_blocks_cached.resize(executor->info().kv_groups.size());
   }
 
   Result<uint64_t> Submit(Request request, OutputCallback on_output) override;
@@ -209,6 +211,7 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
   stats_.prompt_tokens +=
       request.num_prompt_computed - std::min(scheduled.num_computed - scheduled.num_new, seq.num_prompt);
   output.num_prompt_computed = request.num_prompt_computed;
+  output.num_cached_tokens = std::max(0, seq.num_cached);
   if (planned.outputs & kOutputPromptLogprobs) {
     output.prompt_logprobs = Slice(result_.prompt_logprobs, row.prompt_logprob_begin, row.prompt_logprob_len);
   }
@@ -256,6 +259,7 @@ void EngineImpl::Finish(LiveRequest* request, FinishReason reason, RequestOutput
   const uint64_t id = request->seq.id;
   output->request_id = id;
   output->num_prompt_computed = request->num_prompt_computed;
+  output->num_cached_tokens = std::max(0, request->seq.num_cached);
   output->text = request->stream.text();
   output->finished = true;
   output->finish_reason = reason;
@@ -282,8 +286,13 @@ void EngineImpl::UpdateStats() {
   stats_.running = scheduler_->num_running();
   stats_.waiting = scheduler_->num_waiting();
   stats_.preemptions = scheduler_->num_preemptions();
+  stats_.cache_query_tokens = scheduler_->num_cache_queries();
+  stats_.cache_hit_tokens = scheduler_->num_cache_hits();
+  stats_.cache_evictions = scheduler_->blocks().num_evictions();
   for (size_t g = 0; g < stats_.kv_blocks_used.size(); ++g) {
-    stats_.kv_blocks_used[g] = scheduler_->blocks().pool(static_cast<int32_t>(g)).num_used();
+    const BlockPool& pool = scheduler_->blocks().pool(static_cast<int32_t>(g));
+    stats_.kv_blocks_used[g] = pool.num_used();
+    stats_.kv_blocks_cached[g] = pool.num_cached_free();
   }
 }
 
@@ -312,9 +321,11 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
                          .vocab_size = info.vocab_size,
                          .max_logit_rows = info.max_logit_rows,
                          .depth = info.depth,
-                         .kv_groups = info.kv_groups};
+                         .kv_groups = info.kv_groups,
+                         .kv_identity = info.kv_identity};
   SchedulerOptions scheduling{.max_batch_tokens = options.max_batch_tokens,
-                              .prefill_chunk = options.prefill_chunk};
+                              .prefill_chunk = options.prefill_chunk,
+                              .enable_prefix_caching = options.enable_prefix_caching};
   ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, MakeFcfsPolicy()));
   return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler)));
 }

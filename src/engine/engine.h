@@ -37,6 +37,7 @@ struct Request {
   bool all_logits = false;           // logits of every prompt position, and of each generated token
   bool mtp_logits = false;
   int32_t priority = 0;              // lower runs first
+  std::string cache_salt;            // cached prefixes are shared only among requests with the same one
 };
 
 // What one step brought for a request. Spans and views are valid during the callback only.
@@ -50,7 +51,8 @@ struct RequestOutput {
   std::span<const float> logits;               // positions x vocab, in pieces
   std::span<const float> mtp_logits;
   std::span<const float> hidden;
-  int32_t num_prompt_computed = 0;             // prompt tokens computed so far
+  int32_t num_prompt_computed = 0;             // prompt tokens computed so far, those from the prefix cache included
+  int32_t num_cached_tokens = 0;               // prompt tokens that came from the prefix cache
   bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;
   Status error;                                // with kError
@@ -61,6 +63,7 @@ using OutputCallback = std::function<void(const RequestOutput&)>;
 struct EngineOptions {
   int32_t max_batch_tokens = 512;    // token budget of a step (clipped to the executor's)
   int32_t prefill_chunk = 512;       // a prompt advances by at most this many tokens in a step
+  bool enable_prefix_caching = true;  // what was computed for one request serves others that begin alike
 };
 
 struct EngineStats {
@@ -71,7 +74,11 @@ struct EngineStats {
   int32_t waiting = 0;
   int64_t preemptions = 0;
   int64_t recoveries = 0;            // of the executor, after an error
-  std::vector<int32_t> kv_blocks_used;   // by group
+  int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far
+  int64_t cache_hit_tokens = 0;      // of them, those that came from the prefix cache
+  int64_t cache_evictions = 0;       // blocks that were cached and gave way
+  std::vector<int32_t> kv_blocks_used;    // by group: held by requests
+  std::vector<int32_t> kv_blocks_cached;  // by group: held by none, kept for those to come; as good as free
   // By MoE layer: the share of experts that got a token, averaged over the steps (the \"activation rate\").
   std::vector<double> moe_activation_ratio;
 };

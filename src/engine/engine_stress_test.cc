@@ -50,7 +50,9 @@ class Stress {
     }
     executor_ = std::make_unique<FakeExecutor>(info);
     engine_ = *Engine::Create(executor_.get(), tokenizer_,
-                              {.max_batch_tokens = Random(1, 80), .prefill_chunk = Random(1, 80)});
+                              {.max_batch_tokens = Random(1, 80),
+                               .prefill_chunk = Random(1, 80),
+                               .enable_prefix_caching = Random(0, 3) > 0});
   }
 
   void Run(int num_steps) {
@@ -78,6 +80,7 @@ class Stress {
 
   int64_t num_operations() const { return num_operations_; }
   int64_t num_preemptions() const { return engine_->stats().preemptions; }
+  int64_t num_cache_hits() const { return engine_->stats().cache_hit_tokens; }
   int num_cut() const { return num_cut_; }
   int num_failed() const { return num_failed_; }
 
@@ -93,8 +96,12 @@ class Stress {
   void Submit() {
     Traffic traffic;
     Request& request = traffic.request;
-    for (int n = Random(1, Random(0, 4) == 0 ? 40 : 10); n > 0; --n)
-      request.prompt_ids.push_back(Random(0, 49));
+    const int length = Random(1, Random(0, 4) == 0 ? 40 : 10);
+    // Half of them begin alike.
+    const int common = Random(0, 1) == 0 ? 0 : Random(1, 40), family = Random(1, 2);
+    for (int i = 0; i < length; ++i)
+      request.prompt_ids.push_back(i < common ? (i * i + family) % 50 : Random(0, 49));
+    if (Random(0, 9) == 0) request.cache_salt = "salt";
     request.max_tokens = Random(0, 30);
     request.sampling.temperature = static_cast<float>(Random(0, 1));
     request.sampling.seed = rng_();
@@ -172,13 +179,14 @@ TEST(EngineStress, RandomTraffic) {
   const auto tokenizer = TinyTokenizer(::testing::TempDir() + "/cachalot_engine_stress_test");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
   ASSERT_TRUE(SetLogLevel("off").ok());  // steps fail on purpose
-  int64_t operations = 0, preemptions = 0, cut = 0, failed = 0;
+  int64_t operations = 0, preemptions = 0, hits = 0, cut = 0, failed = 0;
   for (uint64_t seed = 1; seed <= 150 && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Stress stress(tokenizer->get(), seed);
     stress.Run(200);
     operations += stress.num_operations();
     preemptions += stress.num_preemptions();
+    hits += stress.num_cache_hits();
     cut += stress.num_cut();
     failed += stress.num_failed();
   }
@@ -186,6 +194,7 @@ TEST(EngineStress, RandomTraffic) {
   // All paths were walked.
   EXPECT_GT(operations, 100000);
   EXPECT_GT(preemptions, 500);
+  EXPECT_GT(hits, 1000);
   EXPECT_GT(cut, 300);
   EXPECT_GT(failed, 200);
 }

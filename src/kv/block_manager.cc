@@ -1,6 +1,7 @@
 #include "kv/block_manager.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -13,12 +14,18 @@ int32_t CeilDiv(int64_t a, int64_t b) {
 
 }  // namespace
 
-BlockManager::BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, int32_t max_seq_tokens)
+BlockManager::BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, int32_t max_seq_tokens,
+                           MakeEvictionPolicy make_policy)
     : groups_(std::move(groups)), max_seq_tokens_(max_seq_tokens) {
   pools_.reserve(groups_.size());
   for (const KvGroupInfo& group : groups_) {
     CHECK(group.block_tokens > 0 && group.num_blocks >= 0 && group.window >= 0) << group.name;
-    pools_.emplace_back(group.num_blocks);
+    page_tokens_ = std::lcm(page_tokens_, group.block_tokens);
+    std::unique_ptr<PrefixIndex> index;
+    if (make_policy != nullptr) {
+      index = std::make_unique<PrefixIndex>(group.num_blocks, make_policy(group.num_blocks));
+    }
+    pools_.emplace_back(group.num_blocks, std::move(index));
   }
   tables_.resize(static_cast<size_t>(num_slots) * groups_.size());
   for (size_t i = 0; i < tables_.size(); ++i) {
@@ -112,11 +119,15 @@ void BlockManager::Free(int32_t slot, uint64_t last_step) {
   }
 }
 
+// A token at `position` reads the `window` positions that end with itself.
+int32_t BlockManager::FirstRead(int32_t g, int32_t position) const {
+  return group(g).window > 0 ? std::max(0, position - group(g).window + 1) : 0;
+}
+
 void BlockManager::DropBehindWindow(int32_t slot, int32_t num_computed, uint64_t last_step) {
   for (int32_t g = 0; g < num_groups(); ++g) {
     if (group(g).window <= 0) continue;
-    // The next token stands at position num_computed and reads the `window` positions that end with itself.
-    const int32_t first_read = std::max(0, num_computed - group(g).window + 1);
+    const int32_t first_read = FirstRead(g, num_computed);
     BlockTable& held = Table(slot, g);
     for (const int32_t end = first_read / group(g).block_tokens; held.num_dropped < end; ++held.num_dropped) {
       int32_t& block = held.blocks[static_cast<size_t>(held.num_dropped)];
@@ -158,7 +169,8 @@ KvSequenceLimits BlockManager::SequenceLimits(int32_t max_q_len) const {
 KvGroupUsage BlockManager::Usage(int32_t g) const {
   KvGroupUsage usage{.num_blocks = pool(g).num_blocks(),
                      .num_used = pool(g).num_used(),
-                     .num_pending = pool(g).num_pending()};
+                     .num_pending = pool(g).num_pending(),
+                     .num_cached = pool(g).num_cached_free()};
   for (size_t i = static_cast<size_t>(g); i < tables_.size(); i += groups_.size()) {
     usage.unused_tokens += int64_t{tables_[i].num_entries()} * group(g).block_tokens - tables_[i].num_tokens;
   }

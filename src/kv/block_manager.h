@@ -1,11 +1,13 @@
 // BlockManager: the KV lifecycle over all groups. Each running sequence is known by its slot; the manager
 // keeps its block tables, shares blocks between forks, and says what the device must do about it (BlockWrite,
-// BlockCopy). Invariant: a block's reference count is the number of table entries that name it; a block that
-// a step writes to has exactly one. After construction nothing allocates.
+// BlockCopy). With prefix caching, full blocks are known by what they hold (BlockKey), also after their last
+// holder left, until their place is needed. Invariant: a block's reference count is the number of table
+// entries that name it; a block that a step writes to has exactly one. After construction nothing allocates.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kv/block_pool.h"
@@ -31,13 +33,16 @@ struct KvGroupUsage {
   int32_t num_blocks = 0;
   int32_t num_used = 0;
   int32_t num_pending = 0;
+  int32_t num_cached = 0;  // free, but known by what they hold
   int64_t unused_tokens =
       0;  // places for tokens in used blocks that hold none (a shared last block counts once a holder)
 };
 
 class BlockManager {
  public:
-  BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, int32_t max_seq_tokens);
+  // make_policy: of the cached blocks, which gives way? Null: no prefix caching.
+  BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, int32_t max_seq_tokens,
+               MakeEvictionPolicy make_policy = nullptr);
 
   int32_t num_groups() const { return static_cast<int32_t>(groups_.size()); }
   const KvGroupInfo& group(int32_t group) const { return groups_[static_cast<size_t>(group)]; }
@@ -52,6 +57,24 @@ class BlockManager {
                 std::vector<BlockCopy>* copies);
   // `to`, which must be empty, becomes a second holder of everything that `from` has.
   void Fork(int32_t from, int32_t to, std::vector<BlockWrite>* writes);
+  // A prefix is a number of pages: the smallest piece that is a number of whole blocks in every group.
+  // page_keys[i] names page i of a sequence.
+  int32_t page_tokens() const { return page_tokens_; }
+  // The longest cached prefix of at most `max_tokens` tokens: every group has all of it that a sequence
+  // standing there would read.
+  int32_t FindPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens) const;
+  // Of those blocks, the ones in `group` that are not free now: taking the prefix over costs one block less
+  // for each.
+  int32_t CountHeld(int32_t group, std::span<const BlockKey> page_keys, int32_t num_tokens) const;
+  // `slot`, which must be empty, becomes a holder of the prefix that FindPrefix found.
+  void TakePrefix(int32_t slot, std::span<const BlockKey> page_keys, int32_t num_tokens,
+                  std::vector<BlockWrite>* writes);
+  // Pages [first_page, page_keys.size()) of `slot` are computed, in steps that are committed.
+  void Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page);
+  // What all blocks held is lost. No slot may hold any.
+  void ForgetCached();
+  int64_t num_evictions() const;
+
   // Gives everything back; `last_step` is the newest step with a row of this slot.
   void Free(int32_t slot, uint64_t last_step);
   // `num_computed` tokens are in the cache: blocks that no later token reads are given back.
@@ -68,12 +91,15 @@ class BlockManager {
 
  private:
   BlockTable& Table(int32_t slot, int32_t group);
+  bool HasPage(int32_t group, const BlockKey& key) const;
+  int32_t FirstRead(int32_t group, int32_t position) const;
   bool NeedsCopy(const BlockTable& table, int32_t group, int32_t num_tokens) const;
 
   std::vector<KvGroupInfo> groups_;
   std::vector<BlockPool> pools_;    // [groups]
   std::vector<BlockTable> tables_;  // [slots, groups]
   int32_t max_seq_tokens_ = 0;
+  int32_t page_tokens_ = 1;
 };
 
 }  // namespace cachalot

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -19,6 +20,7 @@ struct ExecutorInfo {
   int32_t depth = 0;               // 0 or 1: steps that may be in flight beside the one being launched
   int32_t max_logit_rows = 0;      // positions of one step that may ask for all logits or MTP logits
   std::vector<KvGroupInfo> kv_groups;
+  std::string kv_identity = "";    // what KV contents depend on beside the tokens: weights, KV types
 };
 
 class StepExecutor {
@@ -31,6 +33,8 @@ class StepExecutor {
   virtual Status Launch(const StepPlan& plan) = 0;
   // Waits for the oldest launched step. At depth 0 it is called right after Launch.
   virtual Status Collect(StepResult* result) = 0;
+  // Bytes of weights and KV cache that the steps so far had to read.
+  virtual int64_t moved_bytes() const { return 0; }
   // Called after each error of Launch or Collect, before anything else (and again later, if it fails): all steps in
   // flight are given up, and so is everything that slots and KV blocks hold. Makes the device usable again, or says why
   // it is not.

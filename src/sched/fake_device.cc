@@ -7,6 +7,7 @@ namespace cachalot {
 FakeDevice::FakeDevice(SchedulerLimits limits) : limits_(std::move(limits)) {
   model_.vocab_size = limits_.vocab_size;
   slots_.resize(static_cast<size_t>(limits_.max_seqs));
+  for (Slot& slot : slots_) slot.chains.resize(static_cast<size_t>(limits_.max_context));
   for (const KvGroupInfo& group : limits_.kv_groups) {
     model_.windows.push_back(group.window);
     cells_.emplace_back(static_cast<size_t>(group.num_blocks) * static_cast<size_t>(group.block_tokens));
@@ -49,22 +50,27 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
   for (const PlanRow& row : plan.rows) {
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
     if (slot.stopped) continue;
+    if (slot.num_computed < row.num_computed) RETURN_IF_ERROR(TakePrefix(&slot, row.num_computed));
     for (int32_t i = 0; i < row.q_len; ++i) {
       const int32_t token =
           row.token_begin < 0 ? slot.last_token : plan.token_ids[static_cast<size_t>(row.token_begin + i)];
       const int32_t position = row.num_computed + i;
+      uint64_t& chain = slot.chains[static_cast<size_t>(position)];
+      chain = FakeModel::Attend(position > 0 ? slot.chains[static_cast<size_t>(position - 1)] : 0,
+                                FakeModel::KvValue(token, position));
       for (size_t g = 0; g < cells_.size(); ++g) {
         Cell* cell = Find(slot, g, position);
         if (cell == nullptr)
           return Internal("slot {}: no block of group {} for position {}", row.slot, g, position);
-        if (cell->owner != slot.residency && cell->last_step > completed_step_) {
+        if (cell->last_user != slot.residency && cell->last_step > completed_step_) {
           return Internal("slot {} writes to a block of group {} that step {} in flight touches", row.slot, g,
                           cell->last_step);
         }
         *cell = {.value = FakeModel::KvValue(token, position),
-                 .owner = slot.residency,
+                 .chain = chain,
                  .position = position,
-                 .last_step = plan.step_id};
+                 .last_step = plan.step_id,
+                 .last_user = slot.residency};
       }
     }
   }
@@ -96,7 +102,7 @@ Status FakeDevice::CheckRow(const StepPlan& plan, const PlanRow& row) {
   const Slot& slot = slots_[static_cast<size_t>(row.slot)];
   if (row.q_len < 1) return Internal("slot {}: a row of {} tokens", row.slot, row.q_len);
   // A slot that stopped stays where it is; the host does not know yet.
-  if (!slot.stopped && row.num_computed != (enters ? 0 : slot.num_computed)) {
+  if (!slot.stopped && !enters && row.num_computed != slot.num_computed) {
     return Internal("slot {} holds {} tokens, the plan says {}", row.slot, slot.num_computed,
                     row.num_computed);
   }
@@ -144,16 +150,29 @@ FakeDevice::Cell* FakeDevice::Find(const Slot& slot, size_t group, int32_t posit
   return &cells_[group][static_cast<size_t>(block * block_tokens + position % block_tokens)];
 }
 
+Status FakeDevice::TakePrefix(Slot* slot, int32_t num_tokens) {
+  uint64_t before = 0;
+  for (int32_t p = 0; p < num_tokens; ++p) {
+    const Cell* cell = Find(*slot, 0, p);
+    if (cell == nullptr || cell->position != p || cell->chain != FakeModel::Attend(before, cell->value)) {
+      return Internal("position {} of a prefix of {} tokens does not continue the one before", p, num_tokens);
+    }
+    before = slot->chains[static_cast<size_t>(p)] = cell->chain;
+  }
+  return Status::Ok();
+}
+
 Result<uint64_t> FakeDevice::Hidden(const Slot& slot, int32_t position) {
   uint64_t state = 0;
   for (size_t g = 0; g < cells_.size(); ++g) {
     const int32_t window = limits_.kv_groups[g].window;
     for (int32_t p = window > 0 ? std::max(0, position - window + 1) : 0; p <= position; ++p) {
       Cell* cell = Find(slot, g, p);
-      if (cell == nullptr || cell->owner != slot.residency || cell->position != p) {
+      if (cell == nullptr || cell->position != p || cell->chain != slot.chains[static_cast<size_t>(p)]) {
         return Internal("group {}: position {} was overwritten or never written", g, p);
       }
       cell->last_step = step_id_;
+      cell->last_user = slot.residency;
       state = FakeModel::Attend(state, cell->value);
     }
   }

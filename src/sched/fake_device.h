@@ -32,9 +32,10 @@ class FakeDevice {
  private:
   struct Cell {
     uint64_t value = 0;
-    uint64_t owner = 0;  // the residency that wrote it
+    uint64_t chain = 0;  // of the tokens up to this one in the sequence that wrote it
     int32_t position = -1;
-    uint64_t last_step = 0;  // the newest that touched it
+    uint64_t last_step = 0;  // the newest that touched it,
+    uint64_t last_user = 0;  // and the residency that did
   };
   struct Slot {
     uint64_t residency = 0;  // a new number for each SlotSetup; 0: never set up
@@ -46,6 +47,8 @@ class FakeDevice {
     uint64_t mtp_hidden = 0;
     SamplingConfig sampling;
     FakeHistory history;
+    std::vector<uint64_t>
+        chains;  // [max_context] of its tokens: what the cells of every group must agree with
     std::vector<std::vector<int32_t>> tables;  // [groups][index]
   };
 
@@ -55,6 +58,8 @@ class FakeDevice {
   // The cell of a position, or null if the table has no block there.
   Cell* Find(const Slot& slot, size_t group, int32_t position);
   Result<uint64_t> Hidden(const Slot& slot, int32_t position);
+  // A sequence enters with tokens that others computed.
+  Status TakePrefix(Slot* slot, int32_t num_tokens);
 
   SchedulerLimits limits_;
   FakeModel model_;

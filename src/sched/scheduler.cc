@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kv/policy/lru.h"
 
 namespace cachalot {
 
@@ -17,7 +18,8 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
     : limits_(std::move(limits)),
       options_(options),
       policy_(std::move(policy)),
-      blocks_(limits_.kv_groups, limits_.max_seqs, limits_.max_context),
+      blocks_(limits_.kv_groups, limits_.max_seqs, limits_.max_context,
+              options.enable_prefix_caching ? MakeLruPolicy : nullptr),
       step_budget_(std::min(options.max_batch_tokens, limits_.max_step_tokens)),
       max_running_(std::min(limits_.max_seqs, step_budget_)) {
   const KvSequenceLimits alone = blocks_.SequenceLimits(std::min(options.prefill_chunk, step_budget_));
@@ -114,6 +116,7 @@ std::span<Sequence* const> Scheduler::Abandon() {
     LeaveSlot(seq);
     PushWaiting(seq);
   }
+  blocks_.ForgetCached();
   return abandoned_;
 }
 
@@ -123,7 +126,10 @@ SequenceEnd Scheduler::Advance(const ScheduledRow& scheduled, const ResultRow& r
       << "sequence " << seq->id << " in slot " << scheduled.slot << ": " << row.num_computed
       << " tokens in slot " << row.slot;
   --seq->num_in_flight;
-  if (seq->state == SequenceState::kRunning) DropBehindWindow(seq);
+  if (seq->state == SequenceState::kRunning) {
+    Publish(seq, row.num_computed);
+    DropBehindWindow(seq);
+  }
   if (scheduled.samples) {
     --seq->num_sampling;
     if (row.sampled_token < 0 || row.sampled_token >= limits_.vocab_size) return SequenceEnd::kBadToken;
@@ -133,6 +139,27 @@ SequenceEnd Scheduler::Advance(const ScheduledRow& scheduled, const ResultRow& r
     return seq->num_tokens() == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;
   }
   return row.num_computed == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;  // max_tokens 0
+}
+
+// The tokens of the first num_computed positions are known, and computed in steps that are committed.
+void Scheduler::Publish(Sequence* seq, int32_t num_computed) {
+  if (!options_.enable_prefix_caching) return;
+  const size_t num_pages = static_cast<size_t>(num_computed / blocks_.page_tokens());
+  if (num_pages <= seq->num_published) return;
+  ExtendKeys(seq, num_computed);
+  blocks_.Publish(seq->slot, std::span(seq->page_keys).first(num_pages), seq->num_published);
+  seq->num_published = num_pages;
+}
+
+void Scheduler::ExtendKeys(Sequence* seq, int32_t num_tokens) const {
+  const auto page_tokens = static_cast<size_t>(blocks_.page_tokens());
+  for (size_t end = (seq->page_keys.size() + 1) * page_tokens; end <= static_cast<size_t>(num_tokens);
+       end += page_tokens) {
+    const BlockKey parent =
+        seq->page_keys.empty() ? RootKey(limits_.kv_identity, seq->spec.cache_salt) : seq->page_keys.back();
+    seq->page_keys.push_back(
+        ChildKey(parent, std::span(seq->tokens).subspan(end - page_tokens, page_tokens)));
+  }
 }
 
 // What no row to come reads; a row in flight may read it still.
@@ -152,6 +179,7 @@ void Scheduler::LeaveSlot(Sequence* seq) {
   if (seq->wants_logits()) --num_running_logits_;
   seq->slot = -1;
   seq->num_computed = 0;
+  seq->num_published = 0;
   seq->device_has_last_token = false;
 }
 

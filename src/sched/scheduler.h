@@ -65,6 +65,9 @@ class Scheduler {
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int64_t num_preemptions() const { return num_preemptions_; }
+  // Prompt tokens of the sequences admitted so far, and those of them that came from the prefix cache.
+  int64_t num_cache_queries() const { return num_cache_queries_; }
+  int64_t num_cache_hits() const { return num_cache_hits_; }
   const BlockManager& blocks() const { return blocks_; }
 
  private:
@@ -77,11 +80,14 @@ class Scheduler {
   void AddRunningRows(StepPlan* plan);
   void Admit(StepPlan* plan);
 
-  int32_t Share(const Sequence& seq) const;
+  int32_t Share(const Sequence& seq, int32_t num_computed) const;
   void Take(Sequence* seq);
-  bool CanAdmit(const Sequence& seq);
+  bool CanAdmit(const Sequence& seq, int32_t num_cached) const;
+  int32_t FindPrefix(Sequence* seq) const;
+  void ExtendKeys(Sequence* seq, int32_t num_tokens) const;
+  void Publish(Sequence* seq, int32_t num_computed);
   void PromiseMemory(const Sequence& seq);
-  void Enter(Sequence* seq, StepPlan* plan);
+  void Enter(Sequence* seq, int32_t num_cached, StepPlan* plan);
   void AddRow(Sequence* seq, StepPlan* plan);
 
   SequenceEnd Advance(const ScheduledRow& scheduled, const ResultRow& row);
@@ -104,6 +110,8 @@ class Scheduler {
   int32_t num_running_logits_ = 0;  // of them, those that want logits of every position
   std::vector<int32_t> free_slots_;
   int64_t num_preemptions_ = 0;
+  int64_t num_cache_queries_ = 0;
+  int64_t num_cache_hits_ = 0;
 
   struct PlannedStep {
     uint64_t step_id = 0;

@@ -99,18 +99,20 @@ class SchedulerDriver {
     live_.erase(id);
   }
 
-  // Nobody holds a block that another holds (nothing is forked here), and the pool knows exactly who holds
-  // what.
+  // The pool knows exactly who holds what.
   void CheckBlocks() {
     const BlockManager& blocks = scheduler_->blocks();
     for (int32_t g = 0; g < blocks.num_groups(); ++g) {
-      int32_t held = 0;
+      std::vector<int32_t> holders(static_cast<size_t>(blocks.pool(g).num_blocks()), 0);
       for (int32_t slot = 0; slot < limits_.max_seqs; ++slot) {
         for (int32_t block : blocks.table(slot, g).blocks) {
-          if (block == kNoBlock) continue;
-          ++held;
-          ASSERT_EQ(blocks.pool(g).refcount(block), 1);
+          if (block != kNoBlock) ++holders[static_cast<size_t>(block)];
         }
+      }
+      int32_t held = 0;
+      for (int32_t block = 0; block < blocks.pool(g).num_blocks(); ++block) {
+        ASSERT_EQ(blocks.pool(g).refcount(block), holders[static_cast<size_t>(block)]);
+        held += holders[static_cast<size_t>(block)] > 0 ? 1 : 0;
       }
       ASSERT_EQ(held, blocks.pool(g).num_used());
     }

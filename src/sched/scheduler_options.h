@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct SchedulerLimits {
   int32_t max_logit_rows = 0;
   int32_t depth = 0;  // steps in flight while the next is planned: 0 or 1
   std::vector<KvGroupInfo> kv_groups;
+  std::string kv_identity = "";  // what else KV contents depend on: weights, KV types
 };
 
 struct SchedulerOptions {
@@ -27,6 +29,7 @@ struct SchedulerOptions {
   int32_t prefill_chunk = 512;     // a sequence advances by at most this many tokens in a step
   int32_t reserve_blocks_per_seq =
       1;  // blocks that admission leaves free in each group for every running sequence
+  bool enable_prefix_caching = true;
 };
 
 struct SchedulerKnob {

@@ -51,13 +51,13 @@ void Scheduler::ShareBudget() {
   }
 }
 
-// How many tokens of `seq` this step can compute with what is left.
-int32_t Scheduler::Share(const Sequence& seq) const {
-  int32_t q_len = std::min({seq.num_pending(), max_q_len_, budget_left_});
-  const bool again = seq.num_computed < seq.num_reported;
+// How many tokens of `seq`, of which num_computed are computed, this step can compute with what is left.
+int32_t Scheduler::Share(const Sequence& seq, int32_t num_computed) const {
+  int32_t q_len = std::min({seq.num_computable() - num_computed, max_q_len_, budget_left_});
+  const bool again = num_computed < seq.num_reported;
   // A row is reported wholly or not at all, so it ends where the reported positions end.
   if (again && (seq.wants_logits() || seq.spec.prompt_logprobs)) {
-    q_len = std::min(q_len, seq.num_reported - seq.num_computed);
+    q_len = std::min(q_len, seq.num_reported - num_computed);
   }
   // The MTP layer needs its KV computed again; the logits are not needed, but come with it.
   if (seq.spec.mtp_logits || (seq.spec.all_logits && !again)) q_len = std::min(q_len, logit_rows_left_);
@@ -65,7 +65,7 @@ int32_t Scheduler::Share(const Sequence& seq) const {
 }
 
 void Scheduler::Take(Sequence* seq) {
-  seq->q_len = Share(*seq);
+  seq->q_len = Share(*seq, seq->num_computed);
   budget_left_ -= seq->q_len;
   if (seq->wants_logits()) logit_rows_left_ -= std::min(seq->q_len, logit_rows_left_);
 }
@@ -110,12 +110,15 @@ void Scheduler::Admit(StepPlan* plan) {
   if (waiting_.empty() || num_running() == max_running_ || budget_left_ == 0) return;
   std::fill(promised_.begin(), promised_.end(), 0);
   for (const Sequence* seq : running_) PromiseMemory(*seq);
-  while (!waiting_.empty() && CanAdmit(*waiting_.back())) {
+  while (!waiting_.empty()) {
     Sequence* seq = waiting_.back();
+    const int32_t num_cached = FindPrefix(seq);
+    if (!CanAdmit(*seq, num_cached)) break;
     waiting_.pop_back();
+    Enter(seq, num_cached, plan);
     Take(seq);
-    Enter(seq, plan);
-    blocks_.Allocate(seq->slot, seq->q_len, plan->step_id, &plan->block_writes, &plan->block_copies);
+    blocks_.Allocate(seq->slot, seq->num_computed + seq->q_len, plan->step_id, &plan->block_writes,
+                     &plan->block_copies);
     PromiseMemory(*seq);
     AddRow(seq, plan);
   }
@@ -131,24 +134,49 @@ void Scheduler::PromiseMemory(const Sequence& seq) {
 
 // Everything that runs can finish the tokens it holds, and has a reserve to grow into. Nothing runs: it fits,
 // by CanAdd.
-bool Scheduler::CanAdmit(const Sequence& seq) {
+bool Scheduler::CanAdmit(const Sequence& seq, int32_t num_cached) const {
   // A row in flight may bring another token (it was preempted meanwhile).
-  if (num_running() == max_running_ || seq.num_in_flight > 0 || Share(seq) == 0) return false;
+  if (num_running() == max_running_ || seq.num_in_flight > 0 || Share(seq, num_cached) == 0) return false;
   if (seq.wants_logits() && num_running_logits_ == limits_.max_logit_rows) return false;
   for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
     const int64_t reserve = int64_t{options_.reserve_blocks_per_seq} * num_running();
     const int64_t free = blocks_.pool(g).num_free() - promised_[static_cast<size_t>(g)] - reserve;
-    if (blocks_.PeakBlocks(g, seq.num_tokens(), max_q_len_) > free) return false;
+    const int64_t missing = blocks_.PeakBlocks(g, seq.num_tokens(), max_q_len_) - free;
+    if (missing > 0 && (num_cached == 0 || missing > blocks_.CountHeld(g, seq.page_keys, num_cached)))
+      return false;
   }
   return true;
 }
 
-void Scheduler::Enter(Sequence* seq, StepPlan* plan) {
+// How many of its first tokens need not be computed. One always is, for its logits; and what the owner wants
+// from every position must be computed once, what the MTP layer needs each time.
+int32_t Scheduler::FindPrefix(Sequence* seq) const {
+  if (!options_.enable_prefix_caching || seq->spec.mtp_logits || seq->num_in_flight > 0) return 0;
+  int32_t most = seq->num_tokens() - 1;
+  if (seq->spec.all_logits || seq->spec.prompt_logprobs) most = std::min(most, seq->num_reported);
+  if (most < blocks_.page_tokens()) return 0;
+  ExtendKeys(seq, most);
+  return blocks_.FindPrefix(seq->page_keys, most);
+}
+
+void Scheduler::Enter(Sequence* seq, int32_t num_cached, StepPlan* plan) {
   seq->state = SequenceState::kRunning;
   seq->slot = free_slots_.back();
   free_slots_.pop_back();
   if (seq->wants_logits()) ++num_running_logits_;
   seq->tokens.reserve(static_cast<size_t>(seq->max_total));
+  seq->page_keys.reserve(static_cast<size_t>(seq->max_total / blocks_.page_tokens()));
+  if (num_cached > 0) {
+    blocks_.TakePrefix(seq->slot, seq->page_keys, num_cached, &plan->block_writes);
+    seq->num_computed = num_cached;
+    seq->num_reported = std::max(seq->num_reported, num_cached);
+    seq->num_published = static_cast<size_t>(num_cached / blocks_.page_tokens());
+  }
+  if (seq->num_cached < 0) {
+    seq->num_cached = num_cached;
+    num_cache_queries_ += seq->num_tokens();
+    num_cache_hits_ += num_cached;
+  }
   running_.insert(
       std::upper_bound(running_.begin(), running_.end(), seq,
                        [this](const Sequence* a, const Sequence* b) { return policy_->Before(*a, *b); }),

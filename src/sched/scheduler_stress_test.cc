@@ -38,7 +38,7 @@ TEST(SchedulerStress, RandomTraffic) {
     const int32_t room = driver.scheduler().max_seq_tokens();
     for (int step = 0; step < 150 && !HasFailure(); ++step) {
       while (random(0, 2) == 0) {
-        SequenceSpec spec = TestSpec(TestPrompt(random(1, std::min(room, 25)), random(0, 49)), random(0, 30));
+        SequenceSpec spec = TestSpec(TestPrompt(random(1, std::min(room, 25)), random(0, 4)), random(0, 30));
         if (static_cast<int32_t>(spec.prompt_ids.size()) == room) spec.max_tokens = 0;
         spec.priority = random(0, 2);
         spec.sampling.temperature = static_cast<float>(random(0, 1));

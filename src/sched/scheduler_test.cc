@@ -103,7 +103,7 @@ TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriority) {
   SchedulerDriver driver(TestLimits(8), {.reserve_blocks_per_seq = 0});
   std::vector<uint64_t> ids;
   for (int32_t priority : {0, 1, 0, 1}) {
-    SequenceSpec spec = TestSpec(TestPrompt(ids.empty() ? 8 : 5), 12);
+    SequenceSpec spec = TestSpec(TestPrompt(ids.empty() ? 8 : 5, static_cast<int32_t>(ids.size())), 12);
     spec.priority = priority;
     ids.push_back(driver.Add(std::move(spec)));
   }
@@ -116,8 +116,9 @@ TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriority) {
   EXPECT_EQ(driver.seq(ids[3]).num_generated(), 1) << "its token stays";
   EXPECT_EQ(driver.seq(ids[1]).state, SequenceState::kRunning);
   driver.Run();
-  for (uint64_t id : ids) {
-    EXPECT_EQ(driver.done[id], driver.model().Generate(TestPrompt(id == ids[0] ? 8 : 5), {}, 12));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto prompt = TestPrompt(i == 0 ? 8 : 5, static_cast<int32_t>(i));
+    EXPECT_EQ(driver.done[ids[i]], driver.model().Generate(prompt, {}, 12));
   }
 }
 

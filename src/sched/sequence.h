@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kv/block_key.h"
 #include "sample/plan.h"
 
 namespace cachalot {
@@ -21,7 +22,8 @@ struct SequenceSpec {
   bool prompt_logprobs = false;
   bool all_logits = false;
   bool mtp_logits = false;
-  int32_t priority = 0;  // lower runs first
+  int32_t priority = 0;    // lower runs first
+  std::string cache_salt;  // only sequences with the same one share cached prefixes
 };
 
 enum class SequenceState { kNew, kWaiting, kRunning };
@@ -52,6 +54,9 @@ struct Sequence {
   // Positions whose outputs (logits, prompt log-probabilities) the owner has or gets from steps in flight:
   // after a preemption they are computed again but not reported again.
   int32_t num_reported = 0;
+  std::vector<BlockKey> page_keys;     // of the full pages of `tokens`, as far as they were needed
+  size_t num_published = 0;            // pages that are known to the prefix cache, or came from it
+  int32_t num_cached = -1;             // tokens of the prompt that came from it; -1: never admitted
   bool device_has_last_token = false;  // the runtime sampled the last token in this slot
   uint64_t last_step = 0;              // newest step with a row of this sequence
   int32_t q_len = 0;                   // its share of the step being planned
@@ -59,9 +64,10 @@ struct Sequence {
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - num_prompt; }
   int32_t num_total() const { return num_tokens() + num_sampling; }
-  // Positions that can be planned now. The last token that may be generated is never computed.
-  int32_t num_pending() const {
-    return std::min(num_total(), max_total > num_prompt ? max_total - 1 : max_total) - num_computed;
+  // Positions that are to be computed, as far as is known. The last token that may be generated is not among
+  // them.
+  int32_t num_computable() const {
+    return std::min(num_total(), max_total > num_prompt ? max_total - 1 : max_total);
   }
   bool wants_logits() const { return spec.all_logits || spec.mtp_logits; }
 };

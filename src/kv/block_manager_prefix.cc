@@ -1,0 +1,108 @@
+// BlockManager: the prefix cache over all groups.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kv/block_manager.h"
+
+namespace cachalot {
+
+bool BlockManager::HasPage(int32_t g, const BlockKey& key) const {
+  const PrefixIndex& index = *pool(g).index();
+  const int32_t per_page = page_tokens_ / group(g).block_tokens;
+  for (int32_t i = per_page - 1; i >= 0; --i) {
+    if (index.Find(KeyInPage(key, i)) < 0) return false;
+  }
+  return true;
+}
+
+int32_t BlockManager::FindPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens) const {
+  if (groups_.empty() || pool(0).index() == nullptr) return 0;
+  auto num_pages = static_cast<int32_t>(
+      std::min<size_t>(page_keys.size(), static_cast<size_t>(max_tokens / page_tokens_)));
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    if (group(g).window > 0) continue;
+    int32_t found = 0;
+    while (found < num_pages && HasPage(g, page_keys[static_cast<size_t>(found)])) ++found;
+    num_pages = found;
+  }
+  // Of a windowed group only the last pages are needed: shorten until it has them. A prefix that ends before
+  // the missing page needs others, so each page is looked up once a group and round.
+  for (bool again = true; again && num_pages > 0;) {
+    again = false;
+    for (int32_t g = 0; g < num_groups() && num_pages > 0; ++g) {
+      if (group(g).window <= 0) continue;
+      const int32_t first = FirstRead(g, num_pages * page_tokens_) / page_tokens_;
+      int32_t page = num_pages - 1;
+      while (page >= first && HasPage(g, page_keys[static_cast<size_t>(page)])) --page;
+      if (page < first) continue;
+      num_pages = page;
+      again = true;
+    }
+  }
+  return num_pages * page_tokens_;
+}
+
+int32_t BlockManager::CountHeld(int32_t g, std::span<const BlockKey> page_keys, int32_t num_tokens) const {
+  const PrefixIndex* index = pool(g).index();
+  const int32_t per_page = page_tokens_ / group(g).block_tokens;
+  int32_t count = 0;
+  for (int32_t i = FirstRead(g, num_tokens) / group(g).block_tokens; i < num_tokens / group(g).block_tokens;
+       ++i) {
+    const int32_t block = index->Find(KeyInPage(page_keys[static_cast<size_t>(i / per_page)], i % per_page));
+    if (!index->IsIdle(block)) ++count;
+  }
+  return count;
+}
+
+void BlockManager::TakePrefix(int32_t slot, std::span<const BlockKey> page_keys, int32_t num_tokens,
+                              std::vector<BlockWrite>* writes) {
+  CHECK(num_tokens % page_tokens_ == 0) << num_tokens << " tokens are no number of pages of " << page_tokens_;
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    BlockTable& held = Table(slot, g);
+    CHECK(held.blocks.empty()) << "slot " << slot << " holds blocks";
+    BlockPool& pool = pools_[static_cast<size_t>(g)];
+    const int32_t per_page = page_tokens_ / group(g).block_tokens;
+    held.num_tokens = num_tokens;
+    held.num_dropped = FirstRead(g, num_tokens) / group(g).block_tokens;
+    held.blocks.assign(static_cast<size_t>(held.num_dropped), kNoBlock);
+    for (int32_t i = held.num_dropped; i < num_tokens / group(g).block_tokens; ++i) {
+      const int32_t block =
+          pool.index()->Find(KeyInPage(page_keys[static_cast<size_t>(i / per_page)], i % per_page));
+      CHECK(block >= 0) << "group " << g << " does not have block " << i << " of the prefix";
+      pool.RefCached(block);
+      held.blocks.push_back(block);
+      writes->push_back({.slot = slot, .group = g, .index = i, .block_id = block});
+    }
+  }
+}
+
+void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page) {
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    const BlockTable& held = table(slot, g);
+    PrefixIndex* index = pools_[static_cast<size_t>(g)].index();
+    const int32_t per_page = page_tokens_ / group(g).block_tokens;
+    for (size_t page = first_page; page < page_keys.size(); ++page) {
+      for (int32_t i = 0; i < per_page; ++i) {
+        const size_t at = page * static_cast<size_t>(per_page) + static_cast<size_t>(i);
+        const int32_t block = held.blocks[at];
+        if (block == kNoBlock || index->Contains(block)) continue;
+        // Windowed blocks are let go of from the front, so there nothing stands on another.
+        int32_t parent = group(g).window > 0 || at == 0 ? kNoBlock : held.blocks[at - 1];
+        if (parent != kNoBlock && !index->Contains(parent)) parent = kNoBlock;
+        index->Insert(block, KeyInPage(page_keys[page], i), parent);
+      }
+    }
+  }
+}
+
+void BlockManager::ForgetCached() {
+  for (BlockPool& pool : pools_) pool.ForgetCached();
+}
+
+int64_t BlockManager::num_evictions() const {
+  int64_t count = 0;
+  for (const BlockPool& pool : pools_) count += pool.index() == nullptr ? 0 : pool.index()->num_evictions();
+  return count;
+}
+
+}  // namespace cachalot
