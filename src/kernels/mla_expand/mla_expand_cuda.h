@@ -21,7 +21,8 @@ struct CudaMlaRow {
 };
 
 // A span is expanded when it has at least min_q_len new tokens, table_stride blocks hold its kv_len, and it and the
-// expanded ones before it have at most max_rows tokens in all; else it is absorbed.
+// expanded ones before it have at most max_rows tokens in all; else it is absorbed. The absorbed batch's max_q_len is
+// min_q_len - 1 only when the host knows that every longer span fits.
 struct CudaMlaSplitParams {
   int32_t min_q_len = 1;
   int64_t max_rows = 0;  // the host's bound on the sum of kv_len of the spans to expand
