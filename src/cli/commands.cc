@@ -20,6 +20,7 @@ constexpr std::array kCommands = {
     Command{"eval", "measure a model: eval ppl, perplexity of a text", EvalCommand},
     Command{"logits", "logits and greedy continuation of given tokens, as safetensors", LogitsCommand},
     Command{"bench", "speed of prompts and generation", BenchCommand},
+    Command{"quantize", "write a GGUF file in other types", QuantizeCommand},
     Command{"dummy", "write a model with generated weights", DummyCommand},
 };
 

@@ -24,6 +24,7 @@ int EvalCommand(Args args);
 int LogitsCommand(Args args);
 int BenchCommand(Args args);
 int DummyCommand(Args args);
+int QuantizeCommand(Args args);
 
 // argv without the program's name.
 int Dispatch(Args args);

@@ -1,0 +1,43 @@
+// GGUF to GGUF in other types. Memory: the chunk being written (8 MiB, or one row if that is larger), a row
+// of F32 a thread, and the importance matrix; it does not grow with the model. The output appears whole or
+// not at all.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "tasks/quantize_recipe.h"
+
+namespace cachalot {
+
+struct QuantizeRequest {
+  std::string in;
+  std::string out;
+  QuantizeChoices choices;
+  std::string importance;         // a file, or ""
+  bool allow_requantize = false;  // values that have been quantised before, of which some quality is gone
+  int32_t num_threads = 0;        // 0: as many as physical cores
+};
+
+struct QuantizedTensor {
+  std::string name;
+  DType from = DType::kF32, to = DType::kF32;
+  int64_t from_bytes = 0, to_bytes = 0;
+  bool weighted = false;  // the importance matrix has it
+};
+struct QuantizeReport {
+  std::vector<QuantizedTensor> tensors;
+  int64_t from_bytes = 0, to_bytes = 0;
+};
+
+// What would be done, without reading a weight.
+Result<QuantizeReport> PlanQuantize(const QuantizeRequest& request);
+
+// Called now and then with the bytes written so far and in all; false stops the work (kCancelled).
+using QuantizeProgress = std::function<bool(int64_t done_bytes, int64_t total_bytes)>;
+Result<QuantizeReport> Quantize(const QuantizeRequest& request, const QuantizeProgress& progress);
+
+}  // namespace cachalot
