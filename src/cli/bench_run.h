@@ -12,7 +12,8 @@ struct BenchCase {
   int32_t threads = 0;
   int32_t batch = 1;
   int32_t prompt = 0;    // tokens of each sequence's prompt; 0: generation is measured
-  int32_t generate = 0;  // tokens that each sequence generates after a prompt of one token
+  int32_t generate = 0;  // tokens that each sequence generates after a prompt of one token and `depth` more
+  int32_t depth = 0;
 };
 
 struct BenchSample {
@@ -24,7 +25,10 @@ struct BenchSample {
   double bytes_per_second() const { return static_cast<double>(moved_bytes) / seconds; }
 };
 
-// A prompt is timed until its first token is there. kCancelled on Ctrl-C.
+// Steps that `depth` and the prompts of a batch take before all of it generates, at most.
+int32_t WarmUpSteps(const BenchCase& bench, int32_t step_tokens);
+
+// A prompt is timed until its first token is there; generation while all sequences generate. kCancelled on Ctrl-C.
 Result<BenchSample> Measure(Session& session, const BenchCase& bench, const StopOnInterrupt& stop);
 
 }  // namespace cachalot

@@ -14,6 +14,7 @@
 #include "cli/flag_set.h"
 #include "cli/model_flags.h"
 #include "cli/session.h"
+#include "runtime/cuda_runtime.h"
 #include "runtime/runtime.h"
 #include "tasks/available_memory.h"
 #include "tasks/read_bandwidth.h"
@@ -22,13 +23,16 @@
 namespace cachalot {
 namespace {
 
+constexpr int32_t kGpuStepTokens = 8192;
+
 struct BenchFlags {
   ModelFlags model;
   std::vector<int32_t> prompts = {512};
   std::vector<int32_t> generates = {128};
   std::vector<int32_t> threads = {0};
   std::vector<int32_t> batches = {1};
-  int32_t step_tokens = 512;
+  int32_t depth = 0;
+  int32_t step_tokens = 0;  // 0: 512, and 8192 on a GPU
   int32_t repeats = 5;
   bool json = false;
 };
@@ -46,7 +50,8 @@ struct Row {
   std::vector<BenchSample> samples;
 
   std::string test() const {
-    return bench.prompt > 0 ? fmt::format("pp{}", bench.prompt) : fmt::format("tg{}", bench.generate);
+    if (bench.prompt > 0) return fmt::format("pp{}", bench.prompt);
+    return bench.depth > 0 ? fmt::format("tg{}@{}", bench.generate, bench.depth) : fmt::format("tg{}", bench.generate);
   }
   template <typename Fn>
   Spread Over(Fn value) const {
@@ -67,21 +72,31 @@ int64_t RoofBytes() {
   return std::clamp<int64_t>(AvailableMemoryBytes() / 8, int64_t{64} << 20, int64_t{1} << 30);
 }
 
+// Bytes a second at which the memory that the weights lie in can be read.
+Result<double> Roof(ModelBundle* bundle) {
+  if (bundle->cuda_runtime != nullptr) return bundle->cuda_runtime->ReadBandwidth();
+  return MeasureReadBandwidth(bundle->cpu_runtime->pool(), RoofBytes(), 3);
+}
+
 Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {
   ModelOptions options = flags.model.options;
   const auto largest = [](const std::vector<int32_t>& list) {
     return *std::max_element(list.begin(), list.end());
   };
   options.max_seqs = largest(flags.batches);
-  options.max_step_tokens = flags.step_tokens;
-  if (options.context == 0) options.context = std::max(largest(flags.prompts), largest(flags.generates)) + 1;
+  if (flags.step_tokens > 0) options.max_step_tokens = flags.step_tokens;
+  else if (options.device != "cpu") options.max_step_tokens = kGpuStepTokens;
+  if (options.context == 0) {
+    const BenchCase longest = {.batch = options.max_seqs, .depth = flags.depth};
+    const int32_t generation = flags.depth + largest(flags.generates) + WarmUpSteps(longest, options.max_step_tokens) + 8;
+    options.context = std::max(largest(flags.prompts) + 1, largest(flags.generates) > 0 ? generation : 1);
+  }
   std::vector<ThreadSetup> setups;
   for (const int32_t threads : flags.threads) {
     ThreadSetup setup;
     setup.threads = options.num_threads = threads > 0 ? threads : NumPhysicalCores();
     ASSIGN_OR_RETURN(setup.session, Session::Open(options));
-    ASSIGN_OR_RETURN(setup.roof,
-                     MeasureReadBandwidth(setup.session->bundle().runtime->pool(), RoofBytes(), 3));
+    ASSIGN_OR_RETURN(setup.roof, Roof(&setup.session->bundle()));
     setups.push_back(std::move(setup));
   }
   return setups;
@@ -96,7 +111,7 @@ std::vector<Row> MakeRows(const BenchFlags& flags, std::vector<ThreadSetup>* set
   for (auto& setup : *setups) {
     for (const int32_t batch : flags.batches) {
       for (const int32_t prompt : flags.prompts) add(&setup, {.batch = batch, .prompt = prompt});
-      for (const int32_t generate : flags.generates) add(&setup, {.batch = batch, .generate = generate});
+      for (const int32_t generate : flags.generates) add(&setup, {.batch = batch, .generate = generate, .depth = flags.depth});
     }
   }
   return rows;
@@ -144,9 +159,12 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
                        {"roof_bytes_per_second", row.setup->roof},
                        {"of_roof", row.Moved() / row.setup->roof}});
   }
-  const RuntimeOptions& runtime = rows[0].setup->session->bundle().runtime->options();
+  const ModelBundle& bundle = rows[0].setup->session->bundle();
+  const RuntimeOptions& runtime = bundle.cuda_runtime != nullptr ? bundle.cuda_runtime->options().base : bundle.cpu_runtime->options();
   const Json json = {{"model", flags.model.Place()},
                      {"version", CACHALOT_VERSION},
+                     {"device", bundle.cuda_runtime != nullptr ? bundle.cuda_runtime->device().name : "cpu"},
+                     {"gpu_layers", bundle.memory.gpu_layers},
                      {"isa", IsaName(runtime.isa)},
                      {"kv_type", DTypeName(runtime.kv_dtype)},
                      {"context", runtime.max_context},
@@ -178,6 +196,7 @@ Status Bench(const BenchFlags& flags, Output* output) {
 }  // namespace
 
 int BenchCommand(Args args) {
+  if (!args.empty() && args[0] == "serve") return BenchServeCommand(args.subspan(1));
   BenchFlags flags;
   FlagSet set("bench -m FILE|FOLDER -p 512 -n 128 -t 1,2 -b 1,8",
               "Speed of prompts (pp) and of generation (tg), for every combination of the lists.");
@@ -187,8 +206,9 @@ int BenchCommand(Args args) {
            "tokens to generate (default 128; 0: none)");
   set.Ints("-t,--threads", &flags.threads, 0, 1024, "N,…", "threads (0: physical cores)");
   set.Ints("-b,--batch", &flags.batches, 1, 4096, "N,…", "sequences in one forward (default 1)");
+  set.Int("-d,--n-depth", &flags.depth, 0, 1 << 24, "N", "tokens in the cache before generation (default 0)");
   set.Int("-ub,--step-tokens", &flags.step_tokens, 1, 1 << 20, "N",
-          "tokens in one step at most (default 512)");
+          "tokens in one step at most (default 512, on a GPU 8192)");
   set.Int("-r,--repeats", &flags.repeats, 1, 10000, "N", "repeats, interleaved (default 5)");
   set.Switch("--json", &flags.json, "as JSON");
   flags.model.Declare(&set, ModelFlags::kWithoutBatch);

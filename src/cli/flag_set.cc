@@ -110,6 +110,27 @@ void FlagSet::Float(std::string names, float* target, double min, double max, st
   });
 }
 
+void FlagSet::Bytes(std::string names, int64_t* target, std::string value, std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [=](const std::string& text) -> Status {
+    double number = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    std::string unit(end, text.data() + text.size());
+    for (char& c : unit) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+    if (unit.ends_with('B')) unit.pop_back();
+    const bool binary = unit.ends_with('I');
+    if (binary) unit.pop_back();
+    // G alone is GiB, as llama.cpp and most memory flags have it; GB is 10^9 bytes.
+    const bool decimal = !binary && text.size() >= 2 && (text.ends_with('B') || text.ends_with('b')) && !unit.empty();
+    const size_t power = unit.empty() ? 0 : std::string_view("KMGT").find(unit) + 1;
+    const double bytes = number * std::pow(decimal ? 1000.0 : 1024.0, static_cast<double>(power));
+    if (error != std::errc() || unit.size() > 1 || (!unit.empty() && power == 0) || !(bytes >= 1) || bytes > 1e15) {
+      return InvalidArgument("'{}' is no size: a number with K, M, G, T, GiB or GB", text);
+    }
+    *target = static_cast<int64_t>(bytes);
+    return Status::Ok();
+  });
+}
+
 void FlagSet::String(std::string names, std::string* target, std::string value, std::string help) {
   Add(std::move(names), std::move(value), std::move(help), [target](const std::string& text) {
     *target = text;

@@ -32,6 +32,8 @@ class FlagSet {
   void Int(std::string names, int32_t* target, int64_t min, int64_t max, std::string value, std::string help);
   void Int(std::string names, int64_t* target, int64_t min, int64_t max, std::string value, std::string help);
   void Float(std::string names, float* target, double min, double max, std::string value, std::string help);
+  // "512MiB", "12G", "1.5GB", or a plain number of bytes.
+  void Bytes(std::string names, int64_t* target, std::string value, std::string help);
   void String(std::string names, std::string* target, std::string value, std::string help);
   void Choice(std::string names, std::string* target, std::vector<std::string> choices, std::string help);
   // May be given several times.

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "base/file.h"
@@ -36,6 +37,15 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->String("-ctk,--cache-type-k", &cache_type_k_, "TYPE", "");
   flags->String("-ctv,--cache-type-v", &cache_type_v_, "TYPE", "");
   flags->Choice("--isa", &options.isa, {"auto", "ref", "avx2", "avx512"}, "instruction set of the kernels");
+  flags->Choice("-dev,--device", &options.device, {"auto", "cpu", "cuda"},
+                "where the model runs (default auto: on a GPU if there is one, as\nmany layers as its memory holds)");
+  flags->String("-ngl,--gpu-layers,--n-gpu-layers", &gpu_layers_, "N",
+                "the last N layers on the GPU, or all (default auto: as many as fit)");
+  flags->Float("--gpu-memory-utilization", &options.gpu_memory_utilization, 0.01, 1.0, "SHARE",
+               "of the card's memory that may be in use (default 0.9)");
+  flags->Bytes("--gpu-memory", &options.gpu_memory, "SIZE", "instead: how much may be used, such as 12GiB");
+  flags->Switch("--gpu-exact", &options.gpu_exact, "F32 arithmetic on the GPU: slow, for comparisons");
+  flags->Switch("--no-graphs", &no_graphs_, "launch the GPU's ops one by one");
   flags->Switch("--deterministic", &options.deterministic,
                 "one form of every computation, whatever the batch and chunks:\nthe same bits each time");
   flags->Switch("--no-mmap", &no_mmap_, "read the file instead of mapping it");
@@ -70,7 +80,25 @@ Status ModelFlags::Resolve() {
     options.kv_type = k;
   }
   options.use_mmap = !no_mmap_;
+  options.gpu_graphs = !no_graphs_;
+  RETURN_IF_ERROR(ResolveGpuLayers());
   return SetLogLevel(log_level);
+}
+
+Status ModelFlags::ResolveGpuLayers() {
+  if (gpu_layers_ == "auto" || gpu_layers_ == "-1") return Status::Ok();
+  if (gpu_layers_ == "all") {
+    options.gpu_layers = INT32_MAX;
+    return Status::Ok();
+  }
+  int32_t layers = 0;
+  const auto [end, error] = std::from_chars(gpu_layers_.data(), gpu_layers_.data() + gpu_layers_.size(), layers);
+  if (error != std::errc() || end != gpu_layers_.data() + gpu_layers_.size() || layers < 0) {
+    return InvalidArgument("-ngl {}: must be a number of layers, auto or all", gpu_layers_);
+  }
+  if (layers > 0 && options.device == "cpu") return InvalidArgument("-ngl {}: the device is the CPU", gpu_layers_);
+  options.gpu_layers = layers;
+  return Status::Ok();
 }
 
 std::string ModelFlags::Place() const {

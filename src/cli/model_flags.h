@@ -9,6 +9,8 @@
 namespace cachalot {
 
 struct ModelFlags {
+  ModelFlags() { options.device = "auto"; }
+
   ModelOptions options;
   std::string log_level = "warn";
   std::string color = "auto";
@@ -23,7 +25,11 @@ struct ModelFlags {
   std::string Place() const;
 
  private:
+  Status ResolveGpuLayers();
+
   bool no_mmap_ = false;
+  bool no_graphs_ = false;
+  std::string gpu_layers_ = "auto";
   std::string flash_attention_ = "auto";
   std::string cache_type_k_, cache_type_v_;
 };

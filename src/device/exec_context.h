@@ -19,6 +19,8 @@ struct ExecCounters {
   std::atomic<int64_t> generic_calls{0};     // calls that fell back to the generic variant
 };
 
+struct CudaStep;  // kernels/common/cuda_step.h
+
 struct ExecContext {
   DeviceType device = DeviceType::kCpu;
   Isa isa = Isa::kRef;
@@ -28,6 +30,7 @@ struct ExecContext {
   // One fixed form of every computation, whatever the batch, chunking or caching. (The CPU ops are batch-invariant by
   // construction; this also fixes choices made by cost, such as absorbed against expanded MLA.)
   bool deterministic = false;
+  CudaStep* cuda = nullptr;  // with kCuda: where its ops run; `workspace` is then device memory
 };
 
 }  // namespace cachalot

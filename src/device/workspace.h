@@ -11,6 +11,8 @@ namespace cachalot {
 class Workspace {
  public:
   static Result<Workspace> Allocate(int64_t size_bytes);
+  // Over memory that somebody else owns (of a device, say): handed out, never touched.
+  static Workspace Over(std::byte* data, int64_t size_bytes);
 
   // 64-byte aligned, contents undefined. Sizes are planned before the first step: running out is a CHECK failure.
   template <typename T>
@@ -21,14 +23,16 @@ class Workspace {
 
   int64_t used() const { return used_; }
   int64_t peak() const { return peak_; }
-  int64_t size() const { return buffer_.size(); }
+  int64_t size() const { return size_; }
 
   // Bytes that Take(count) really uses, for planning.
   static constexpr int64_t Padded(int64_t size_bytes) { return (size_bytes + 63) / 64 * 64; }
 
  private:
   friend class WorkspaceScope;
-  Buffer buffer_;
+  Buffer buffer_;  // empty: the memory is somebody else's
+  std::byte* data_ = nullptr;
+  int64_t size_ = 0;
   int64_t used_ = 0;
   int64_t peak_ = 0;
 };

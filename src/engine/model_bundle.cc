@@ -6,12 +6,14 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/gpu_plan.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "formats/text.h"
 #include "model/arch/architecture.h"
+#include "runtime/cuda_runtime.h"
 #include "runtime/runtime.h"
 #include "tokenizer/chat/chat_template.h"
 #include "tokenizer/tokenizer.h"
@@ -177,6 +179,7 @@ struct Prepared {
   ModelBundle bundle;
   RuntimeOptions runtime;
   ModelBuildOptions build;
+  std::optional<GpuPlan> gpu;  // some layers are on the GPU
 };
 
 // Everything before the weights.
@@ -191,13 +194,33 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   prepared.build = {.naming = opened.naming,
                     .pack = {.isa = prepared.runtime.isa, .borrow = options.dummy.empty() && options.use_mmap && !options.mlock},
                     .load_mtp = options.load_mtp};
-  ASSIGN_OR_RETURN(const WeightBytes weights, Model::Plan(bundle.spec, *bundle.source, prepared.build));
-  const Runtime::Memory memory = Runtime::PlanMemory(bundle.spec, options.load_mtp, prepared.runtime);
-  bundle.memory = {.weight_bytes = weights.owned,
-                   .borrowed_bytes = weights.borrowed,
-                   .kv_bytes = memory.kv_bytes,
-                   .workspace_bytes = memory.workspace_bytes};
+  ASSIGN_OR_RETURN(prepared.gpu, PlanGpu(options, bundle.spec, *bundle.source, prepared.build, prepared.runtime));
+  MemoryPlan& memory = bundle.memory;
+  if (prepared.gpu) {
+    prepared.build.num_cuda_layers = prepared.gpu->num_layers;
+    prepared.runtime = prepared.gpu->options.base;
+    memory = prepared.gpu->memory;
+    return prepared;
+  }
+  ASSIGN_OR_RETURN(const auto planned, Model::Plan(bundle.spec, *bundle.source, prepared.build));
+  const Runtime::Memory runtime = Runtime::PlanMemory(bundle.spec, options.load_mtp, prepared.runtime);
+  memory.weight_bytes = planned->weight_bytes().owned;
+  memory.borrowed_bytes = planned->weight_bytes().borrowed;
+  memory.kv_bytes = runtime.kv_bytes;
+  memory.workspace_bytes = runtime.workspace_bytes;
+  memory.kv_tokens = prepared.runtime.kv_tokens;
   return prepared;
+}
+
+// Loads the model with its GPU layers; called again if the device is lost, so it takes what outlives this function.
+Result<CudaModel> LoadCudaModel(const GpuPlan& gpu, const ModelSpec& spec, const TensorSource& source, ModelBuildOptions build) {
+  ASSIGN_OR_RETURN(auto uploader, CudaUploader::Create(gpu.backend, gpu.memory.gpu_weight_bytes, build.pack.pool));
+  build.uploader = uploader.get();
+  build.cuda_exact = gpu.options.exact;
+  CudaModel loaded;
+  ASSIGN_OR_RETURN(loaded.model, Model::Load(spec, source, build));
+  ASSIGN_OR_RETURN(loaded.arena, uploader->Finish());
+  return loaded;
 }
 
 }  // namespace
@@ -217,9 +240,21 @@ Result<ModelBundle> OpenModel(const ModelOptions& options) {
   ModelBundle& bundle = prepared.bundle;
   auto pool = std::make_unique<ThreadPool>(prepared.runtime.num_threads);
   prepared.build.pack.pool = pool.get();
-  ASSIGN_OR_RETURN(auto model, Model::Load(bundle.spec, *bundle.source, prepared.build));
-  ASSIGN_OR_RETURN(bundle.runtime, Runtime::Create(std::move(model), std::move(pool), prepared.runtime));
-  if (bundle.memory.borrowed_bytes == 0) bundle.source.reset();
+  if (prepared.gpu) {
+    // The source stays: a lost device is loaded anew from it.
+    auto load = [gpu = *prepared.gpu, spec = bundle.spec, source = bundle.source.get(), build = prepared.build] {
+      return LoadCudaModel(gpu, spec, *source, build);
+    };
+    ASSIGN_OR_RETURN(auto runtime, CudaRuntime::Create(prepared.gpu->backend, std::move(load), std::move(pool), prepared.gpu->options));
+    bundle.cuda_runtime = runtime.get();
+    bundle.runtime = std::move(runtime);
+  } else {
+    ASSIGN_OR_RETURN(auto model, Model::Load(bundle.spec, *bundle.source, prepared.build));
+    ASSIGN_OR_RETURN(auto runtime, Runtime::Create(std::move(model), std::move(pool), prepared.runtime));
+    bundle.cpu_runtime = runtime.get();
+    bundle.runtime = std::move(runtime);
+    if (bundle.memory.borrowed_bytes == 0) bundle.source.reset();
+  }
   if (options.mlock && ::mlockall(MCL_CURRENT) != 0) {
     return Exhausted("locking the model in memory failed: {} (see `ulimit -l`)", std::strerror(errno));
   }

@@ -14,6 +14,7 @@
 namespace cachalot {
 
 class ChatTemplate;
+class CudaRuntime;
 class Runtime;
 class Tokenizer;
 class TensorSource;
@@ -37,6 +38,15 @@ struct ModelOptions {
   bool deterministic = false;
   bool load_mtp = false;
   MlaForm mla_form = MlaForm::kByCost;
+  // Where layers run. "auto": on the GPU if there is one, as many of them as its memory holds.
+  std::string device = "cpu";    // auto, cpu, cuda
+  int32_t gpu_layers = -1;       // the last layers on the GPU (llama.cpp's -ngl); -1: as many as fit; all: also the embedding
+  int64_t gpu_memory = 0;        // bytes that may be used there; 0: by gpu_memory_utilization
+  float gpu_memory_utilization = 0.9f;  // of the card's memory, what others use included
+  std::string cuda_library = "";  // libcachalot_cuda.so; "": beside the program, then as the system searches
+  bool gpu_exact = false;        // F32 arithmetic on the GPU
+  bool gpu_graphs = true;
+  int32_t gpu_depth = 1;         // steps launched before the last is collected
 };
 
 // The exact plan of memory, made before any weight is read.
@@ -46,6 +56,15 @@ struct MemoryPlan {
   int64_t kv_bytes = 0;
   int64_t workspace_bytes = 0;   // activations, scratch and logits
   int64_t total_bytes() const { return weight_bytes + borrowed_bytes + kv_bytes + workspace_bytes; }
+  // On the GPU; 0 layers: it is not used.
+  int32_t gpu_layers = 0;
+  int64_t gpu_weight_bytes = 0;
+  int64_t gpu_kv_bytes = 0;
+  int64_t gpu_workspace_bytes = 0;
+  int64_t gpu_graph_bytes = 0;
+  int64_t gpu_limit_bytes = 0;
+  int64_t gpu_bytes() const { return gpu_weight_bytes + gpu_kv_bytes + gpu_workspace_bytes + gpu_graph_bytes; }
+  int64_t kv_tokens = 0;         // over all sequences
 };
 
 // Default sampling that the model's files ask for (generation_config.json, GGUF general.sampling.*).
@@ -72,7 +91,9 @@ struct ModelBundle {
   Status template_error;                      // not ok: the model's own template was refused, chat_template is null
   bool has_own_template = false;              // false: chat_template is ChatML by default
   std::unique_ptr<TensorSource> source;       // outlives the runtime where weights are read in place
-  std::unique_ptr<Runtime> runtime;           // a StepExecutor; null after PlanModel
+  std::unique_ptr<StepExecutor> runtime;      // null after PlanModel
+  Runtime* cpu_runtime = nullptr;             // the same, where all layers are on the CPU
+  CudaRuntime* cuda_runtime = nullptr;        // or where some are on the GPU
 };
 
 // Opens everything but the weights: spec, tokenizer, template, memory plan. Fast; what `inspect` shows.

@@ -22,7 +22,8 @@ struct KvBinding {
 struct ForwardContext {
   const ExecContext& exec;
   int64_t num_tokens = 0;
-  std::span<const SeqSpan> spans;
+  std::span<const SeqSpan> spans;  // on the GPU may be empty: there the batch is in device memory
+  size_t num_expanded = 0;         // the last ones are computed in MLA's expanded form (layers/mla.h)
   const float* cos = nullptr;  // [num_tokens, rope_dim/2]
   const float* sin = nullptr;
 };

@@ -4,11 +4,12 @@
 
 namespace cachalot {
 
-std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp) {
+std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t num_cuda_layers) {
   const AttentionSpec& attention = spec.attention;
-  const auto make = [&](int32_t window) {
+  const auto make = [&](int32_t window, DeviceType home) {
     KvGroupSpec group;
     group.window = window;
+    group.home = home;
     if (attention.kind == AttentionKind::kMla) {
       group.num_kv_heads = 1;
       group.k_dim = attention.kv_lora_rank + attention.rope_dim;
@@ -23,16 +24,19 @@ std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp) {
   std::vector<KvGroupSpec> groups;
   for (int32_t i = 0; i < spec.num_layers; ++i) {
     const int32_t window = spec.layers[static_cast<size_t>(i)].window;
-    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.window == window; });
+    const DeviceType home = i >= spec.num_layers - num_cuda_layers ? DeviceType::kCuda : DeviceType::kCpu;
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const auto& group) { return group.window == window && group.home == home; });
     if (it == groups.end()) {
-      groups.push_back(make(window));
+      groups.push_back(make(window, home));
       it = groups.end() - 1;
       it->name = window > 0 ? "window" + std::to_string(window) : "full";
+      if (home == DeviceType::kCpu && num_cuda_layers > 0) it->name += "-cpu";
     }
     it->layers.push_back(i);
   }
   if (with_mtp && spec.num_mtp_layers > 0) {
-    groups.push_back(make(0));
+    groups.push_back(make(0, num_cuda_layers > 0 ? DeviceType::kCuda : DeviceType::kCpu));
     groups.back().name = "mtp";
     for (int32_t i = 0; i < spec.num_mtp_layers; ++i) groups.back().layers.push_back(spec.num_layers + i);
   }

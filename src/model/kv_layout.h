@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "device/exec_context.h"
 #include "kernels/common/paged_kv.h"
 #include "model/model_spec.h"
 
@@ -16,6 +17,7 @@ struct KvGroupSpec {
   std::string name;
   std::vector<int32_t> layers;
   int32_t window = 0;
+  DeviceType home = DeviceType::kCpu;
   int32_t num_kv_heads = 0;
   int32_t k_dim = 0;
   int32_t v_dim = 0;
@@ -30,8 +32,9 @@ struct KvGroupSpec {
   }
 };
 
-// Groups by window; MTP layers (when loaded) have one of their own, always the last.
-std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp);
+// Groups by window and home; MTP layers (when loaded) have one of their own, always the last. The last num_cuda_layers
+// layers (and MTP, if there is any of them) live on the GPU.
+std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t num_cuda_layers = 0);
 
 // Layer number `idx` of the group, without block tables.
 PagedKv LayerView(const KvGroupSpec& group, std::byte* pool, DType dtype, int32_t block_tokens, size_t idx);

@@ -8,7 +8,7 @@
 namespace cachalot {
 namespace {
 
-void Norm(const ExecContext& exec, const float* x, int64_t rows, int64_t dim, const std::vector<float>& weight, float eps,
+void Norm(const ExecContext& exec, const float* x, int64_t rows, int64_t dim, const FloatArray& weight, float eps,
           float* y, int64_t y_stride) {
   RmsNorm(exec, {.x = x, .token_stride_x = dim, .num_tokens = rows, .dim = dim, .weight = weight.data(), .eps = eps,
                  .y = y, .token_stride_y = y_stride});
@@ -23,20 +23,24 @@ PagedKv Bind(const KvGroupSpec& group, const KvBinding& binding, size_t idx) {
 
 }  // namespace
 
-Result<WeightBytes> Model::Plan(const ModelSpec& spec, const TensorSource& source, const ModelBuildOptions& options) {
-  Model model;
-  model.spec_ = spec;
-  WeightReader reader(source, options.naming, options.pack, WeightReader::Mode::kPlan);
-  RETURN_IF_ERROR(model.Build(&reader, options.load_mtp));
-  return WeightBytes{reader.owned_bytes(), reader.borrowed_bytes()};
+Result<std::unique_ptr<Model>> Model::Make(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options,
+                                           WeightReader::Mode mode) {
+  auto model = std::make_unique<Model>();
+  model->spec_ = std::move(spec);
+  model->num_cuda_layers_ = options.num_cuda_layers;
+  WeightReader reader(source, options.naming, options.pack, mode, options.uploader);
+  reader.SetCudaExact(options.cuda_exact);
+  RETURN_IF_ERROR(model->Build(&reader, options.load_mtp));
+  model->weight_bytes_ = {reader.owned_bytes(), reader.borrowed_bytes(), reader.cuda_bytes()};
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::Plan(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options) {
+  return Make(std::move(spec), source, options, WeightReader::Mode::kPlan);
 }
 
 Result<std::unique_ptr<Model>> Model::Load(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options) {
-  auto model = std::make_unique<Model>();
-  model->spec_ = std::move(spec);
-  WeightReader reader(source, options.naming, options.pack, WeightReader::Mode::kLoad);
-  RETURN_IF_ERROR(model->Build(&reader, options.load_mtp));
-  return model;
+  return Make(std::move(spec), source, options, WeightReader::Mode::kLoad);
 }
 
 Result<Model::Layer> Model::BuildLayer(WeightReader* reader, int32_t idx) const {
@@ -66,25 +70,43 @@ Result<Model::Layer> Model::BuildLayer(WeightReader* reader, int32_t idx) const 
 
 Status Model::Build(WeightReader* reader, bool load_mtp) {
   const int64_t hidden = spec_.hidden_size;
-  kv_groups_ = KvGroups(spec_, load_mtp);
-  if (spec_.tied_embeddings) {
-    const RowsOf rows[] = {{{TensorRole::kEmbedding}, spec_.vocab_size}};
-    ASSIGN_OR_RETURN(embedding_, reader->Matrix(rows, hidden));
+  kv_groups_ = KvGroups(spec_, load_mtp, num_cuda_layers_);
+  const DeviceType first = Home(0);
+  const DeviceType last = Home(spec_.num_layers - 1);
+  const auto half_dim = static_cast<int64_t>(spec_.attention.rope.inv_freq.size());
+  cpu_inv_freq_ = FloatArray(spec_.attention.rope.inv_freq);
+  if (last == DeviceType::kCuda) {
+    reader->SetHome(last);
+    ASSIGN_OR_RETURN(cuda_inv_freq_, reader->Floats(spec_.attention.rope.inv_freq, half_dim));
+  }
+  // Tied and of one home: one matrix is both.
+  const WeightRef head = {spec_.tied_embeddings ? TensorRole::kEmbedding : TensorRole::kHead};
+  const RowsOf head_rows[] = {{head, spec_.vocab_size}};
+  reader->SetHome(first);
+  if (spec_.tied_embeddings && first == last) {
+    ASSIGN_OR_RETURN(embedding_, reader->Matrix(head_rows, hidden));
   } else {
     ASSIGN_OR_RETURN(embedding_, reader->Table({TensorRole::kEmbedding}, spec_.vocab_size, hidden));
-    const RowsOf rows[] = {{{TensorRole::kHead}, spec_.vocab_size}};
-    ASSIGN_OR_RETURN(head_, reader->Matrix(rows, hidden));
+    reader->SetHome(last);
+    ASSIGN_OR_RETURN(head_, reader->Matrix(head_rows, hidden));
   }
+  reader->SetHome(last);
   ASSIGN_OR_RETURN(final_norm_, reader->Vector({TensorRole::kFinalNorm}, hidden));
   reader->ReleaseFetched();
   int32_t num_moe = 0;
   for (int32_t i = 0; i < spec_.num_layers; ++i) {
+    reader->SetHome(Home(i));
     ASSIGN_OR_RETURN(Layer layer, BuildLayer(reader, i));
     if (spec_.layers[static_cast<size_t>(i)].moe) layer.moe_idx = num_moe++;
     layers_.push_back(std::move(layer));
   }
   if (!load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();
+  reader->SetHome(last);
+  return BuildMtp(reader);
+}
 
+Status Model::BuildMtp(WeightReader* reader) {
+  const int64_t hidden = spec_.hidden_size;
   const int32_t idx = spec_.num_layers;  // the first MTP layer; DeepSeek has one
   Mtp mtp;
   ASSIGN_OR_RETURN(mtp.embedding_norm, reader->Vector({TensorRole::kMtpEmbeddingNorm, idx}, hidden));
@@ -93,8 +115,12 @@ Status Model::Build(WeightReader* reader, bool load_mtp) {
   ASSIGN_OR_RETURN(mtp.projection, reader->Matrix(projection, 2 * hidden));
   ASSIGN_OR_RETURN(mtp.layer, BuildLayer(reader, idx));
   ASSIGN_OR_RETURN(mtp.norm, reader->Vector({TensorRole::kMtpNorm, idx}, hidden));
-  if (reader->Has({TensorRole::kMtpEmbedding, idx})) {
-    ASSIGN_OR_RETURN(mtp.embedding, reader->Table({TensorRole::kMtpEmbedding, idx}, spec_.vocab_size, hidden));
+  // Its own embedding, or the main one's copy where that lives elsewhere.
+  WeightRef embedding = {TensorRole::kMtpEmbedding, idx};
+  const bool own = reader->Has(embedding);
+  if (!own) embedding = {TensorRole::kEmbedding};
+  if (own || Home(0) != reader->home()) {
+    ASSIGN_OR_RETURN(mtp.embedding, reader->Table(embedding, spec_.vocab_size, hidden));
   }
   if (reader->Has({TensorRole::kMtpHead, idx})) {
     const RowsOf rows[] = {{{TensorRole::kMtpHead, idx}, spec_.vocab_size}};
@@ -105,20 +131,37 @@ Status Model::Build(WeightReader* reader, bool load_mtp) {
   return Status::Ok();
 }
 
+int64_t Model::dense_bytes() const {
+  int64_t bytes = HeadMatrix().data_bytes;
+  for (const Layer& layer : layers_) {
+    bytes += std::visit([](const auto& attention) { return attention.weight_bytes(); }, layer.attention);
+    bytes += std::visit([](const auto& ffn) { return ffn.weight_bytes(); }, layer.ffn);
+  }
+  return bytes;
+}
+
+int64_t Model::expert_bytes(int32_t moe_idx) const {
+  for (const Layer& layer : layers_) {
+    if (layer.moe_idx == moe_idx) return std::get<MoeLayer>(layer.ffn).expert_bytes();
+  }
+  return 0;
+}
+
 void Model::Rope(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, float* cos, float* sin) const {
   const RopeSpec& rope = spec_.attention.rope;
-  RopeTable(exec, {.positions = positions, .num_tokens = num_tokens, .inv_freq = rope.inv_freq.data(),
+  const FloatArray& inv_freq = exec.device == DeviceType::kCuda ? cuda_inv_freq_ : cpu_inv_freq_;
+  RopeTable(exec, {.positions = positions, .num_tokens = num_tokens, .inv_freq = inv_freq.data(),
                    .half_dim = rope.dim / 2, .mscale = rope.mscale, .cos = cos, .sin = sin});
 }
 
-void Model::RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, MlaForm form,
-                     float* hidden, float* normed, int32_t* expert_counts) const {
+void Model::RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
+                     float* normed, int32_t* expert_counts) const {
   const int64_t dim = spec_.hidden_size;
   Norm(fwd.exec, hidden, fwd.num_tokens, dim, layer.attention_norm, spec_.norm_eps, normed, dim);
   if (const auto* gqa = std::get_if<GqaLayer>(&layer.attention)) {
     gqa->Run(fwd, spec_, window, kv, normed, hidden);
   } else {
-    std::get<MlaLayer>(layer.attention).Run(fwd, spec_, window, kv, form, normed, hidden);
+    std::get<MlaLayer>(layer.attention).Run(fwd, spec_, window, kv, normed, hidden);
   }
   Norm(fwd.exec, hidden, fwd.num_tokens, dim, layer.ffn_norm, spec_.norm_eps, normed, dim);
   if (const auto* ffn = std::get_if<FfnLayer>(&layer.ffn)) {
@@ -135,16 +178,19 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
   float* sin = exec.workspace->Take<float>(batch.num_tokens * half);
   float* normed = exec.workspace->Take<float>(batch.num_tokens * spec_.hidden_size);
   Rope(exec, batch.positions, batch.num_tokens, cos, sin);
-  Embed(exec, {.token_ids = batch.token_ids, .num_tokens = batch.num_tokens, .table = &embedding_, .y = batch.hidden,
-               .y_stride = spec_.hidden_size});
-  const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, cos, sin};
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  if (batch.first_layer == 0) {
+    Embed(exec, {.token_ids = batch.token_ids, .num_tokens = batch.num_tokens, .table = &embedding_, .y = batch.hidden,
+                 .y_stride = spec_.hidden_size});
+  }
+  const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, batch.num_expanded, cos, sin};
+  const auto end = static_cast<size_t>(std::min(batch.end_layer, spec_.num_layers));
+  for (auto i = static_cast<size_t>(batch.first_layer); i < end; ++i) {
     const Layer& layer = layers_[i];
     int32_t* counts = layer.moe_idx >= 0 && batch.expert_counts != nullptr
                           ? batch.expert_counts + int64_t{layer.moe_idx} * spec_.moe.num_experts
                           : nullptr;
     RunLayer(fwd, layer, spec_.layers[i].window, Bind(kv_groups_[layer.kv_group], batch.kv[layer.kv_group], layer.kv_idx),
-             batch.mla_form, batch.hidden, normed, counts);
+             batch.hidden, normed, counts);
   }
 }
 
@@ -173,10 +219,10 @@ void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
   Norm(exec, normed, tokens, dim, mtp_->embedding_norm, spec_.norm_eps, both, 2 * dim);
   Norm(exec, batch.hidden, tokens, dim, mtp_->hidden_norm, spec_.norm_eps, both + dim, 2 * dim);
   Matmul(exec, {.x = both, .x_stride = 2 * dim, .m = tokens, .weight = &mtp_->projection, .y = batch.out, .y_stride = dim});
-  const ForwardContext fwd = {exec, tokens, batch.spans, cos, sin};
+  const ForwardContext fwd = {exec, tokens, batch.spans, batch.num_expanded, cos, sin};
   const Layer& layer = mtp_->layer;
   RunLayer(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
-           Bind(kv_groups_[layer.kv_group], batch.kv, layer.kv_idx), batch.mla_form, batch.out, normed, nullptr);
+           Bind(kv_groups_[layer.kv_group], batch.kv, layer.kv_idx), batch.out, normed, nullptr);
   Norm(exec, batch.out, tokens, dim, mtp_->norm, spec_.norm_eps, batch.out, dim);
 }
 

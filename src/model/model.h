@@ -24,22 +24,30 @@ struct ModelBuildOptions {
   SourceNaming naming = SourceNaming::kHuggingFace;
   PackOptions pack;
   bool load_mtp = false;
+  // The last layers that live on the GPU, with the norm and the head behind them; all of them: the embedding too.
+  int32_t num_cuda_layers = 0;
+  bool cuda_exact = false;            // weights that are derived at load time keep F32 there
+  CudaUploader* uploader = nullptr;   // where GPU weights go; its arena must outlive the model
 };
 
 struct WeightBytes {
   int64_t owned = 0;
   int64_t borrowed = 0;
+  int64_t cuda = 0;  // device memory
 };
 
 struct ForwardBatch {
   const int32_t* token_ids = nullptr;  // [num_tokens]
   const int32_t* positions = nullptr;  // [num_tokens]
   int64_t num_tokens = 0;
-  std::span<const SeqSpan> spans;      // cover the tokens in order
-  std::span<const KvBinding> kv;       // by group, as KvGroups() orders them
-  float* hidden = nullptr;             // out [num_tokens, hidden_size]: the residual stream before the final norm
+  std::span<const SeqSpan> spans = {}; // cover the tokens in order; on the GPU they are read from ExecContext::cuda
+  size_t num_expanded = 0;             // of them, the last ones: in MLA's expanded form (MlaExpands)
+  std::span<const KvBinding> kv = {};  // by group, as kv_groups() orders them
+  // The layers [first_layer, end_layer), all of one home; the first one begins with the embedding, later ones with hidden.
+  int32_t first_layer = 0;
+  int32_t end_layer = INT32_MAX;       // clipped to the model's
+  float* hidden = nullptr;             // in/out [num_tokens, hidden_size]: the residual stream before the final norm
   int32_t* expert_counts = nullptr;    // out, += [MoE layers, num_experts]; or null
-  MlaForm mla_form = MlaForm::kByCost;
 };
 
 // MTP slots: row i combines the main model's hidden state at a position with the embedding of the token after it.
@@ -48,21 +56,27 @@ struct MtpBatch {
   const int32_t* positions = nullptr;       // [num_tokens]
   const float* hidden = nullptr;            // [num_tokens, hidden_size], after the final norm
   int64_t num_tokens = 0;
-  std::span<const SeqSpan> spans;
-  KvBinding kv;                             // the MTP group
+  std::span<const SeqSpan> spans = {};
+  size_t num_expanded = 0;
+  KvBinding kv = {};                        // the MTP group
   float* out = nullptr;                     // [num_tokens, hidden_size], after the MTP layer's own norm
-  MlaForm mla_form = MlaForm::kByCost;
 };
 
 class Model {
  public:
-  // Checks that every tensor is there with the right shape and type, and counts bytes; reads no weights.
-  static Result<WeightBytes> Plan(const ModelSpec& spec, const TensorSource& source, const ModelBuildOptions& options);
+  // Checks that every tensor is there with the right shape and type, and counts bytes; reads no weights. The model that
+  // comes back can only be asked for its sizes (and go through a step that runs nothing, to find out its scratch).
+  static Result<std::unique_ptr<Model>> Plan(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options);
   static Result<std::unique_ptr<Model>> Load(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options);
 
   const ModelSpec& spec() const { return spec_; }
   bool has_mtp() const { return mtp_.has_value(); }
   const std::vector<KvGroupSpec>& kv_groups() const { return kv_groups_; }
+  const WeightBytes& weight_bytes() const { return weight_bytes_; }
+  int32_t num_cuda_layers() const { return num_cuda_layers_; }
+  // Weights that every forward reads once (the embedding's rows and MTP left out), and of one expert of a MoE layer.
+  int64_t dense_bytes() const;
+  int64_t expert_bytes(int32_t moe_idx) const;
 
   void Forward(const ExecContext& exec, const ForwardBatch& batch) const;
   // y = RMSNorm(x) with the final norm's weight; x, y [num_rows, hidden_size], may be the same.
@@ -79,8 +93,8 @@ class Model {
 
  private:
   struct Layer {
-    std::vector<float> attention_norm;  // [hidden_size]
-    std::vector<float> ffn_norm;        // [hidden_size]
+    FloatArray attention_norm;  // [hidden_size]
+    FloatArray ffn_norm;        // [hidden_size]
     std::variant<GqaLayer, MlaLayer> attention;
     std::variant<FfnLayer, MoeLayer> ffn;
     size_t kv_group = 0;
@@ -88,27 +102,37 @@ class Model {
     int32_t moe_idx = -1;   // among the MoE layers
   };
   struct Mtp {
-    std::vector<float> embedding_norm;
-    std::vector<float> hidden_norm;
+    FloatArray embedding_norm;
+    FloatArray hidden_norm;
     PackedMatrix projection;            // [hidden, 2 * hidden]: of [embedding ; hidden]
     Layer layer;
-    std::vector<float> norm;
+    FloatArray norm;
     std::optional<PackedMatrix> embedding;
     std::optional<PackedMatrix> head;
   };
 
+  static Result<std::unique_ptr<Model>> Make(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options,
+                                             WeightReader::Mode mode);
   Status Build(WeightReader* reader, bool load_mtp);
+  Status BuildMtp(WeightReader* reader);
   Result<Layer> BuildLayer(WeightReader* reader, int32_t layer) const;
-  void RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, MlaForm form,
-                float* hidden, float* normed, int32_t* expert_counts) const;
+  DeviceType Home(int32_t layer) const {
+    return layer >= spec_.num_layers - num_cuda_layers_ ? DeviceType::kCuda : DeviceType::kCpu;
+  }
+  void RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
+                float* normed, int32_t* expert_counts) const;
   void Rope(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, float* cos, float* sin) const;
   const PackedMatrix& HeadMatrix() const { return head_ ? *head_ : embedding_; }
 
   ModelSpec spec_;
+  int32_t num_cuda_layers_ = 0;
+  WeightBytes weight_bytes_;
   std::vector<KvGroupSpec> kv_groups_;
+  FloatArray cpu_inv_freq_;            // [rope dim / 2], for the layers on the CPU
+  FloatArray cuda_inv_freq_;           // and on the GPU
   PackedMatrix embedding_;             // [vocab, hidden]
   std::optional<PackedMatrix> head_;   // absent: tied
-  std::vector<float> final_norm_;
+  FloatArray final_norm_;
   std::vector<Layer> layers_;
   std::optional<Mtp> mtp_;
 };

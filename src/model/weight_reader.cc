@@ -1,5 +1,6 @@
 #include "model/weight_reader.h"
 
+#include "kernels/matmul/matmul_cuda.h"
 #include "quant/format.h"
 
 namespace cachalot {
@@ -97,54 +98,84 @@ Result<PackedMatrix> WeightReader::Matrix(std::span<const RowsOf> parts, int64_t
     pieces.push_back(piece);
     n += part.rows;
   }
-  const PackOptions& options = options_;
-  if (options.borrow && options.isa == Isa::kRef && pieces.size() == 1) borrowed_bytes_ += DTypeBytes(dtype, n * k);
-  else owned_bytes_ += PackedBytes(dtype, n, k, options);
-  if (mode_ == Mode::kPlan) {
-    PackedMatrix planned;
-    planned.dtype = dtype;
-    planned.n = n;
-    planned.k = k;
-    return planned;
+  return Place(pieces, k, options_);
+}
+
+Result<PackedMatrix> WeightReader::Place(std::span<const MatrixPart> parts, int64_t k, const PackOptions& options) {
+  PackedMatrix planned;
+  planned.dtype = parts.front().dtype;
+  planned.k = k;
+  for (const MatrixPart& part : parts) planned.n += part.rows;
+  if (home_ == DeviceType::kCuda) {
+    if (CudaRowsOf(planned.dtype, k).row_bytes == 0) {
+      return Unsupported("{}: weights of type {} on the GPU", source_.place(), DTypeName(planned.dtype));
+    }
+    planned.layout = PackLayout::kCuda;
+    planned.data_bytes = DTypeBytes(planned.dtype, planned.n * k);
+    cuda_bytes_ += CudaUploader::MatrixBytes(parts, k);
+    return planning() ? std::move(planned) : uploader_->Matrix(parts, k);
   }
-  return PackMatrix(pieces, k, options);
+  if (options.borrow && options.isa == Isa::kRef && parts.size() == 1) borrowed_bytes_ += DTypeBytes(planned.dtype, planned.n * k);
+  else owned_bytes_ += PackedBytes(planned.dtype, planned.n, k, options);
+  return planning() ? std::move(planned) : PackMatrix(parts, k, options);
 }
 
 Result<PackedMatrix> WeightReader::Table(const WeightRef& ref, int64_t rows, int64_t k) {
   ASSIGN_OR_RETURN(const SourceTensor* tensor, Require(ref, rows, k));
-  PackedMatrix planned;
-  planned.dtype = tensor->dtype;
-  planned.n = rows;
-  planned.k = k;
-  PackOptions options = options_;
-  options.isa = Isa::kRef;
-  if (mode_ == Mode::kPlan) {
-    (options.borrow ? borrowed_bytes_ : owned_bytes_) += tensor->num_bytes();
-    return planned;
-  }
-  ASSIGN_OR_RETURN(TensorBytes bytes, source_.Fetch(*tensor));
-  MatrixPart part{.dtype = tensor->dtype, .rows = rows, .data = bytes.data};
   if (tensor->dtype == DType::kFP8E4M3) {
     return Unsupported("{}: tensor '{}': an FP8 embedding", source_.place(), tensor->name);
   }
-  return PackMatrix({&part, 1}, k, options);
+  PackOptions options = options_;
+  options.isa = Isa::kRef;
+  MatrixPart part{.dtype = tensor->dtype, .rows = rows};
+  if (planning()) return Place({&part, 1}, k, options);
+  ASSIGN_OR_RETURN(TensorBytes bytes, source_.Fetch(*tensor));
+  part.data = bytes.data;
+  return Place({&part, 1}, k, options);
 }
 
 Result<PackedMatrix> WeightReader::Derived(std::span<const float> values, int64_t rows, int64_t k, DType dtype) {
-  owned_bytes_ += PackedBytes(dtype, rows, k, options_);
-  if (mode_ == Mode::kPlan) {
-    PackedMatrix planned;
-    planned.dtype = dtype;
-    planned.n = rows;
-    planned.k = k;
-    return planned;
-  }
   PackOptions options = options_;
   options.borrow = false;
+  MatrixPart part{.dtype = dtype, .rows = rows};
+  if (planning()) return Place({&part, 1}, k, options);
   std::vector<std::byte> encoded(static_cast<size_t>(DTypeBytes(dtype, rows * k)));
   FindQuantFormat(dtype)->encode(values.data(), encoded.data(), rows * k);
-  const MatrixPart part{.dtype = dtype, .rows = rows, .data = encoded.data()};
-  return PackMatrix({&part, 1}, k, options);
+  part.data = encoded.data();
+  return Place({&part, 1}, k, options);
+}
+
+Result<HeadMatrices> WeightReader::DerivedHeads(std::span<const float> values, int32_t num_heads, int64_t n, int64_t k,
+                                                DType dtype) {
+  HeadMatrices heads{.matrices = {}, .num_heads = num_heads, .n = n, .k = k};
+  const bool stacked = home_ == DeviceType::kCuda;
+  const int64_t rows = stacked ? num_heads * n : n;
+  for (int64_t first = 0; first < num_heads * n; first += rows) {
+    const auto part = planning() ? values : values.subspan(static_cast<size_t>(first * k), static_cast<size_t>(rows * k));
+    ASSIGN_OR_RETURN(PackedMatrix matrix, Derived(part, rows, k, dtype));
+    heads.matrices.push_back(std::move(matrix));
+  }
+  return heads;
+}
+
+Status WeightReader::Finish(ExpertMatrices* experts) {
+  if (home_ != DeviceType::kCuda) return Status::Ok();
+  const auto table_bytes = static_cast<int64_t>(experts->experts.size() * sizeof(void*));
+  const bool scales = experts->experts.front().dtype == DType::kFP8E4M3;
+  cuda_bytes_ += (scales ? 2 : 1) * CudaUploader::BytesOf(table_bytes);
+  if (planning()) return Status::Ok();
+  std::vector<const std::byte*> data;
+  std::vector<const float*> block_scales;
+  for (const PackedMatrix& matrix : experts->experts) {
+    data.push_back(matrix.data);
+    block_scales.push_back(matrix.block_scales);
+  }
+  ASSIGN_OR_RETURN(const std::byte* data_table, uploader_->Bytes(data.data(), table_bytes));
+  experts->device_data = reinterpret_cast<const std::byte* const*>(data_table);
+  if (!scales) return Status::Ok();
+  ASSIGN_OR_RETURN(const std::byte* scale_table, uploader_->Bytes(block_scales.data(), table_bytes));
+  experts->device_scales = reinterpret_cast<const float* const*>(scale_table);
+  return Status::Ok();
 }
 
 Result<std::vector<float>> WeightReader::Values(const WeightRef& ref, int64_t rows, int64_t k) {
@@ -168,9 +199,21 @@ Result<std::vector<float>> WeightReader::Values(const WeightRef& ref, int64_t ro
   return values;
 }
 
-Result<std::vector<float>> WeightReader::Vector(const WeightRef& ref, int64_t size) {
-  owned_bytes_ += size * static_cast<int64_t>(sizeof(float));
-  return Values(ref, 1, size);
+Result<FloatArray> WeightReader::Vector(const WeightRef& ref, int64_t size) {
+  ASSIGN_OR_RETURN(std::vector<float> values, Values(ref, 1, size));
+  return Floats(std::move(values), size);
+}
+
+Result<FloatArray> WeightReader::Floats(std::vector<float> values, int64_t size) {
+  const int64_t bytes = size * static_cast<int64_t>(sizeof(float));
+  if (home_ != DeviceType::kCuda) {
+    owned_bytes_ += bytes;
+    return FloatArray(std::move(values));
+  }
+  cuda_bytes_ += CudaUploader::BytesOf(bytes);
+  if (planning()) return FloatArray::OnDevice(nullptr, size);
+  ASSIGN_OR_RETURN(const std::byte* data, uploader_->Bytes(values.data(), bytes));
+  return FloatArray::OnDevice(reinterpret_cast<const float*>(data), size);
 }
 
 void WeightReader::ReleaseFetched() {

@@ -17,9 +17,10 @@ int64_t TableStride(const KvStoreOptions& options) { return CeilDiv(options.max_
 
 }  // namespace
 
-int64_t KvStore::PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options) {
+int64_t KvStore::PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options, DeviceType home) {
   int64_t bytes = 0;
   for (const auto& group : groups) {
+    if (group.home != home) continue;
     bytes += NumBlocks(options) * group.BlockBytes(options.dtype, options.block_tokens);
     bytes += options.max_seqs * TableStride(options) * static_cast<int64_t>(sizeof(int32_t));
   }
@@ -28,26 +29,61 @@ int64_t KvStore::PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStore
 
 Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options) {
   KvStore store;
+  store.cuda_ = options.cuda;
   const int64_t num_blocks = NumBlocks(options);
   if (num_blocks > INT32_MAX) return InvalidArgument("{} KV blocks, the limit is {}", num_blocks, INT32_MAX);
   for (const auto& group : groups) {
     const int64_t block_bytes = group.BlockBytes(options.dtype, options.block_tokens);
-    auto pool = Buffer::Allocate(num_blocks * block_bytes);
-    if (!pool.ok()) return pool.status().WithContext("KV cache '" + group.name + "'");
-    store.pools_.push_back(std::move(pool).value());
-    store.tables_.emplace_back(static_cast<size_t>(options.max_seqs * TableStride(options)), 0);
+    const auto table_entries = static_cast<size_t>(options.max_seqs * TableStride(options));
+    const bool on_gpu = group.home == DeviceType::kCuda;
+    std::byte* pool = nullptr;
+    const int32_t* table = nullptr;
+    Status status = on_gpu ? store.AddDevicePool(num_blocks * block_bytes, table_entries, &pool, &table)
+                           : store.AddHostPool(num_blocks * block_bytes, table_entries, &pool, &table);
+    if (!status.ok()) return status.WithContext("KV cache '" + group.name + "'");
     store.infos_.push_back({.name = group.name,
                             .block_tokens = options.block_tokens,
                             .num_blocks = static_cast<int32_t>(num_blocks),
                             .window = group.window,
                             .block_bytes = block_bytes});
-    store.bindings_.push_back({.pool = store.pools_.back().data(),
+    store.bindings_.push_back({.pool = pool,
                                .dtype = options.dtype,
                                .block_tokens = options.block_tokens,
-                               .block_tables = store.tables_.back().data(),
+                               .block_tables = table,
                                .table_stride = TableStride(options)});
   }
   return store;
+}
+
+Status KvStore::AddHostPool(int64_t bytes, size_t table_entries, std::byte** pool, const int32_t** table) {
+  ASSIGN_OR_RETURN(Buffer buffer, Buffer::Allocate(bytes));
+  pools_.push_back(std::move(buffer));
+  tables_.emplace_back(table_entries, 0);
+  device_pools_.emplace_back();
+  device_tables_.emplace_back();
+  *pool = pools_.back().data();
+  *table = tables_.back().data();
+  return Status::Ok();
+}
+
+Status KvStore::AddDevicePool(int64_t bytes, size_t table_entries, std::byte** pool, const int32_t** table) {
+  ASSIGN_OR_RETURN(CudaBuffer buffer, CudaBuffer::Allocate(cuda_, bytes));
+  const auto table_bytes = static_cast<int64_t>(table_entries * sizeof(int32_t));
+  ASSIGN_OR_RETURN(CudaBuffer tables, CudaBuffer::Allocate(cuda_, table_bytes));
+  RETURN_IF_ERROR(FromCuda(cuda_->fill(tables.data(), 0, table_bytes, nullptr)));
+  pools_.emplace_back();
+  tables_.emplace_back();
+  device_pools_.push_back(std::move(buffer));
+  device_tables_.push_back(std::move(tables));
+  *pool = device_pools_.back().data();
+  *table = device_tables_.back().as<int32_t>();
+  return Status::Ok();
+}
+
+Status KvStore::CopyOnGpu(const BlockCopy& copy, void* stream) const {
+  const int64_t bytes = infos_[static_cast<size_t>(copy.group)].block_bytes;
+  std::byte* pool = device_pools_[static_cast<size_t>(copy.group)].data();
+  return FromCuda(cuda_->copy(pool + copy.to_block * bytes, pool + copy.from_block * bytes, bytes, stream));
 }
 
 void KvStore::Write(const BlockWrite& write) {

@@ -1,9 +1,11 @@
-// KvStore: the memory behind KV blocks and block tables, by group.
+// KvStore: the memory behind KV blocks and block tables, by group, each where its layers live. Tables of GPU groups are
+// written by the step itself (kernels/step/step_cuda.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "device/cuda/cuda_library.h"
 #include "kv/plan.h"
 #include "model/forward_context.h"
 #include "model/kv_layout.h"
@@ -17,23 +19,35 @@ struct KvStoreOptions {
   int32_t max_seqs = 1;
   int32_t max_context = 0;
   int64_t capacity_tokens = 0;  // over all sequences
+  const CudaBackend* cuda = nullptr;  // for groups that live on the GPU
 };
 
 class KvStore {
  public:
   static Result<KvStore> Allocate(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options);
-  // Bytes that Allocate would reserve, pools and tables.
-  static int64_t PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options);
+  // Bytes that Allocate would reserve for the groups of one home, pools and tables.
+  static int64_t PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options,
+                           DeviceType home = DeviceType::kCpu);
 
   const std::vector<KvGroupInfo>& infos() const { return infos_; }
   const std::vector<KvBinding>& bindings() const { return bindings_; }
 
+  bool OnGpu(int32_t group) const { return device_pools_[static_cast<size_t>(group)].size() > 0; }
+  // Of a group on the CPU.
   void Write(const BlockWrite& write);
   void Copy(const BlockCopy& copy);
+  // Of a group on the GPU, in the stream's order.
+  Status CopyOnGpu(const BlockCopy& copy, void* stream) const;
 
  private:
+  Status AddHostPool(int64_t bytes, size_t table_entries, std::byte** pool, const int32_t** table);
+  Status AddDevicePool(int64_t bytes, size_t table_entries, std::byte** pool, const int32_t** table);
+
   std::vector<KvGroupInfo> infos_;
+  const CudaBackend* cuda_ = nullptr;
   std::vector<Buffer> pools_;
+  std::vector<CudaBuffer> device_pools_;
+  std::vector<CudaBuffer> device_tables_;
   std::vector<std::vector<int32_t>> tables_;  // [max_seqs, table_stride]
   std::vector<KvBinding> bindings_;
 };

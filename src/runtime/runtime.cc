@@ -71,6 +71,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
                     .num_experts = spec.moe.num_experts,
                     .max_logit_rows = options.max_logit_rows,
                     .kv_groups = runtime->kv_.infos()};
+  runtime->row_begin_.reserve(static_cast<size_t>(options.max_seqs));
+  runtime->row_order_.reserve(static_cast<size_t>(options.max_seqs));
+  runtime->mla_form_ = options.deterministic ? MlaForm::kAbsorbed : options.mla_form;
   runtime->model_ = std::move(model);
   runtime->pool_ = std::move(pool);
   runtime->exec_ = {.isa = options.isa,
@@ -101,10 +104,10 @@ Status Runtime::Launch(const StepPlan& plan) {
                           .positions = positions_.data(),
                           .num_tokens = plan.num_tokens(),
                           .spans = spans_,
+                          .num_expanded = num_expanded_,
                           .kv = kv_.bindings(),
                           .hidden = hidden_.as<float>(),
-                          .expert_counts = result_.expert_counts.data(),
-                          .mla_form = options_.mla_form});
+                          .expert_counts = result_.expert_counts.data()});
   Output(plan);
   CHECK(workspace_.used() == 0);
   pending_ = true;
@@ -118,17 +121,29 @@ Status Runtime::Collect(StepResult* result) {
   return Status::Ok();
 }
 
+// Rows in MLA's expanded form come last; otherwise in the plan's order.
 void Runtime::Gather(const StepPlan& plan) {
+  const AttentionSpec& attention = model_->spec().attention;
   spans_.clear();
+  row_order_.clear();
+  row_begin_.assign(plan.rows.size(), 0);
+  num_expanded_ = 0;
   int32_t next = 0;
-  for (const PlanRow& row : plan.rows) {
-    spans_.push_back({.slot = row.slot, .q_begin = next, .q_len = row.q_len, .kv_len = row.num_computed + row.q_len});
-    DCHECK(row.q_len > 0 && row.num_computed + row.q_len <= options_.max_context);
-    for (int32_t i = 0; i < row.q_len; ++i, ++next) {
-      token_ids_[next] = row.token_begin >= 0 ? plan.token_ids[static_cast<size_t>(row.token_begin + i)]
-                                              : slots_[static_cast<size_t>(row.slot)].last_token();
-      DCHECK(token_ids_[next] >= 0 && token_ids_[next] < info_.vocab_size);
-      positions_[next] = row.num_computed + i;
+  for (const bool expanded : {false, true}) {
+    for (size_t r = 0; r < plan.rows.size(); ++r) {
+      const PlanRow& row = plan.rows[r];
+      DCHECK(row.q_len > 0 && row.num_computed + row.q_len <= options_.max_context);
+      if (MlaExpands(attention, mla_form_, row.q_len, row.num_computed + row.q_len) != expanded) continue;
+      num_expanded_ += expanded;
+      row_begin_[r] = next;
+      row_order_.push_back(static_cast<int32_t>(r));
+      spans_.push_back({.slot = row.slot, .q_begin = next, .q_len = row.q_len, .kv_len = row.num_computed + row.q_len});
+      for (int32_t i = 0; i < row.q_len; ++i, ++next) {
+        token_ids_[next] = row.token_begin >= 0 ? plan.token_ids[static_cast<size_t>(row.token_begin + i)]
+                                                : slots_[static_cast<size_t>(row.slot)].last_token();
+        DCHECK(token_ids_[next] >= 0 && token_ids_[next] < info_.vocab_size);
+        positions_[next] = row.num_computed + i;
+      }
     }
   }
 }
@@ -142,7 +157,7 @@ void Runtime::Output(const StepPlan& plan) {
     ResultRow out;
     out.slot = row.slot;
     out.num_computed = row.num_computed + row.q_len;
-    if (row.outputs & kOutputHidden) OutputHidden(row, &out, spans_[r].q_begin);
+    if (row.outputs & kOutputHidden) OutputHidden(row, &out, row_begin_[r]);
     result_.rows.push_back(out);
     any_mtp |= (row.outputs & kOutputMtp) != 0;
     const bool every = row.outputs & (kOutputAllLogits | kOutputPromptLogprobs);
@@ -155,7 +170,7 @@ void Runtime::Output(const StepPlan& plan) {
     for (int64_t i = 0; i < count; ++i) {
       const Wanted& wanted = wanted_[static_cast<size_t>(begin + i)];
       std::memcpy(normed_.as<float>() + i * hidden_size,
-                  hidden_.as<float>() + (spans_[static_cast<size_t>(wanted.row_idx)].q_begin + wanted.position) * hidden_size,
+                  hidden_.as<float>() + (row_begin_[static_cast<size_t>(wanted.row_idx)] + wanted.position) * hidden_size,
                   sizeof(float) * hidden_size);
     }
     model_->FinalNorm(exec_, normed_.as<float>(), count, normed_.as<float>());
@@ -163,7 +178,7 @@ void Runtime::Output(const StepPlan& plan) {
     for (int64_t i = 0; i < count; ++i) {
       const Wanted& wanted = wanted_[static_cast<size_t>(begin + i)];
       const auto r = static_cast<size_t>(wanted.row_idx);
-      OutputPosition(plan.rows[r], &result_.rows[r], spans_[r].q_begin, wanted.position,
+      OutputPosition(plan.rows[r], &result_.rows[r], row_begin_[r], wanted.position,
                      logits_.as<float>() + i * info_.vocab_size);
     }
   }
@@ -215,10 +230,12 @@ void Runtime::OutputMtp(const StepPlan& plan) {
   std::vector<SeqSpan>& spans = spans_;  // the main forward is done with them
   int32_t next = 0;
   size_t num_spans = 0;
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
+  size_t num_expanded = 0;
+  for (size_t i = 0; i < row_order_.size(); ++i) {
+    const auto r = static_cast<size_t>(row_order_[i]);
     const PlanRow& row = plan.rows[r];
     if (!(row.outputs & kOutputMtp)) continue;
-    const int64_t begin = spans[r].q_begin;
+    const int64_t begin = row_begin_[r];
     float* last = last_hidden_.as<float>() + row.slot * hidden_size;
     model_->FinalNorm(exec_, hidden_.as<float>() + begin * hidden_size, row.q_len, normed);
     const int32_t skipped = row.num_computed == 0 ? 1 : 0;  // position 0 completes no slot
@@ -227,12 +244,13 @@ void Runtime::OutputMtp(const StepPlan& plan) {
     std::memcpy(input + (next + 1 - skipped) * hidden_size, normed, sizeof(float) * hidden_size * (row.q_len - 1));
     std::memcpy(last, normed + (row.q_len - 1) * hidden_size, sizeof(float) * hidden_size);
     // Compacted in place: next never overtakes begin + skipped.
-    for (int32_t i = 0; i < count; ++i) {
-      token_ids_[next + i] = token_ids_[begin + skipped + i];
-      positions_[next + i] = row.num_computed + skipped + i - 1;
+    for (int32_t t = 0; t < count; ++t) {
+      token_ids_[next + t] = token_ids_[begin + skipped + t];
+      positions_[next + t] = row.num_computed + skipped + t - 1;
     }
     result_.rows[r].mtp_logits_begin = int64_t{next} * vocab;
     if (count > 0) {
+      num_expanded += i >= row_order_.size() - num_expanded_;
       spans[num_spans++] = {.slot = row.slot, .q_begin = next, .q_len = count, .kv_len = row.num_computed + row.q_len - 1};
     }
     next += count;
@@ -243,9 +261,9 @@ void Runtime::OutputMtp(const StepPlan& plan) {
                              .hidden = input,
                              .num_tokens = next,
                              .spans = {spans.data(), num_spans},
+                             .num_expanded = num_expanded,
                              .kv = kv_.bindings().back(),
-                             .out = mtp_out_.as<float>(),
-                             .mla_form = options_.mla_form});
+                             .out = mtp_out_.as<float>()});
   result_.mtp_logits.resize(static_cast<size_t>(next * vocab));
   for (int64_t begin = 0; begin < next; begin += logit_tile_) {
     const int64_t count = std::min(logit_tile_, next - begin);

@@ -45,6 +45,7 @@ class Runtime final : public StepExecutor {
   const Model& model() const { return *model_; }
   const RuntimeOptions& options() const { return options_; }
   const ExecCounters& counters() const { return counters_; }
+  int64_t moved_bytes() const override { return counters_.weight_bytes.load() + counters_.kv_bytes.load(); }
   ThreadPool& pool() { return *pool_; }
 
  private:
@@ -68,7 +69,11 @@ class Runtime final : public StepExecutor {
   // The batch, [max_step_tokens].
   std::vector<int32_t> token_ids_;
   std::vector<int32_t> positions_;
+  MlaForm mla_form_ = MlaForm::kByCost;
   std::vector<SeqSpan> spans_;           // [max_seqs]
+  size_t num_expanded_ = 0;              // the last of them, in MLA's expanded form
+  std::vector<int32_t> row_begin_;       // [plan rows] where each row's tokens are in the batch
+  std::vector<int32_t> row_order_;       // [spans] the plan's row behind each
   std::vector<TokenLogprob> top_;
   // A position of the step whose logits are wanted.
   struct Wanted {

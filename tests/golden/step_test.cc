@@ -56,9 +56,9 @@ void Submit(Engine* engine, int32_t num_seqs, int32_t max_tokens) {
 int64_t DecodeStepBytes(Opened* opened, int32_t num_seqs) {
   Submit(opened->engine.get(), num_seqs, 8);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(opened->engine->Step().ok());
-  const int64_t before = opened->bundle.runtime->counters().weight_bytes;
+  const int64_t before = opened->bundle.cpu_runtime->counters().weight_bytes;
   EXPECT_TRUE(opened->engine->Step().ok());
-  const int64_t bytes = opened->bundle.runtime->counters().weight_bytes - before;
+  const int64_t bytes = opened->bundle.cpu_runtime->counters().weight_bytes - before;
   EXPECT_TRUE(opened->engine->RunUntilIdle().ok());
   return bytes;
 }
@@ -78,7 +78,7 @@ TEST(Step, ReadsEachWeightOnceForAnyBatch) {
 TEST(Step, ReadsOnlyTheChosenExperts) {
   Opened opened = Open("deepseek-v2-lite", 2, "Q8_0", 1);
   const ModelSpec& spec = opened.bundle.spec;
-  const PackOptions pack = {.isa = opened.bundle.runtime->options().isa};
+  const PackOptions pack = {.isa = opened.bundle.cpu_runtime->options().isa};
   const MoeSpec& moe = spec.moe;
   const int64_t expert = PackedBytes(DType::kQ8_0, 2 * moe.intermediate, spec.hidden_size, pack) +
                          PackedBytes(DType::kQ8_0, spec.hidden_size, moe.intermediate, pack);
@@ -142,7 +142,7 @@ TEST(Step, TheChosenInstructionSetIsTheOneThatRuns) {
   for (size_t i = 0; i < want.size(); ++i) worst = std::max<double>(worst, std::abs(got[i] - want[i]));
   EXPECT_GT(worst, 1e-5);
   EXPECT_LT(worst, 0.2);
-  EXPECT_EQ(fast.bundle.runtime->counters().generic_calls, 0) << "an op fell back to its reference";
+  EXPECT_EQ(fast.bundle.cpu_runtime->counters().generic_calls, 0) << "an op fell back to its reference";
 }
 
 }  // namespace

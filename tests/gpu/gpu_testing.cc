@@ -110,14 +110,17 @@ void GpuBatch::Fill() { GPU_EXPECT_OK(Backend().batch_rows(Gpu::Get().Exec(), ba
 GpuGraph::GpuGraph(const std::function<void()>& enqueue) {
   GPU_EXPECT_OK(Backend().graph_begin(Gpu::Get().stream));
   enqueue();
-  GPU_EXPECT_OK(Backend().graph_end(Gpu::Get().stream, &graph_));
+  void* captured = nullptr;
+  GPU_EXPECT_OK(Backend().graph_end(Gpu::Get().stream, &captured));
+  GPU_EXPECT_OK(Backend().step_graph_create({}, captured, &graph_));
+  GPU_EXPECT_OK(Backend().graph_release(captured));
 }
 
 GpuGraph::~GpuGraph() {
-  if (graph_ != nullptr) GPU_EXPECT_OK(Backend().graph_destroy(graph_));
+  if (graph_ != nullptr) GPU_EXPECT_OK(Backend().step_graph_destroy(graph_));
 }
 
-void GpuGraph::Enqueue() { GPU_EXPECT_OK(Backend().graph_launch(graph_, Gpu::Get().stream)); }
+void GpuGraph::Enqueue() { GPU_EXPECT_OK(Backend().step_graph_launch(graph_, Gpu::Get().stream)); }
 
 void GpuGraph::Launch() {
   Enqueue();

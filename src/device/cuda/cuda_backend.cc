@@ -25,6 +25,12 @@ CudaBackend MakeBackend() {
   backend.mla_split = &CudaMlaSplit;
   backend.mla_gather = &CudaMlaGather;
   backend.mla_assemble = &CudaMlaAssemble;
+  backend.read_bandwidth = &CudaReadBandwidth;
+  backend.copy_heads = &CudaCopyHeads;
+  backend.step_begin = &CudaStepBegin;
+  backend.step_end = &CudaStepEnd;
+  backend.gather_rows = &CudaGatherRows;
+  backend.logprob_rows = &CudaLogprobRows;
   backend.sample_history = &CudaSampleHistory;
   backend.sample = &CudaSample;
   backend.matmul_init = &CudaMatmulInit;

@@ -26,8 +26,13 @@ struct CudaMlaGatherParams;
 struct CudaMlaSplitParams;
 struct CudaMoeCombineParams;
 struct CudaMoeMatmulParams;
+struct CopyHeadsParams;
+struct CudaGatherRowsParams;
+struct CudaLogprobParams;
 struct CudaSampleHistoryParams;
 struct CudaSampleParams;
+struct CudaStepBeginParams;
+struct CudaStepEndParams;
 struct MoeRouteParams;
 struct MoeSortParams;
 struct RmsNormParams;
@@ -62,9 +67,15 @@ struct CudaBackend {
   CudaStatus (*copy)(void* dst, const void* src, int64_t bytes, void* stream);  // any direction
   CudaStatus (*fill)(void* dst, int value, int64_t bytes, void* stream);        // every byte
   CudaStatus (*graph_begin)(void* stream);
-  CudaStatus (*graph_end)(void* stream, void** graph);  // a graph that can be launched
-  CudaStatus (*graph_launch)(void* graph, void* stream);
-  CudaStatus (*graph_destroy)(void* graph);
+  CudaStatus (*graph_end)(void* stream, void** graph);  // what was captured: not yet to be launched
+  CudaStatus (*graph_release)(void* graph);
+  // The fixed-shape step: copy in, then what was captured, then copy out, as one graph of three nodes.
+  CudaStatus (*step_graph_create)(const CudaStepCopies& copies, void* captured, void** step_graph);
+  CudaStatus (*step_graph_launch)(void* step_graph, void* stream);
+  CudaStatus (*step_graph_destroy)(void* step_graph);
+  // Bytes a second at which the device reads `bytes` of its memory: the roof that speeds are compared with. Allocates, waits.
+  CudaStatus (*read_bandwidth)(int64_t bytes, int repeats, double* bytes_per_second);
+  CudaStatus (*reset_device)();  // after a fault: everything of this process on the device is gone
 
   // --- ops: src/kernels/<op>/*_sm80.cu ---
   CudaStatus (*batch_rows)(const CudaExec& exec, const CudaBatch& batch);
@@ -90,6 +101,13 @@ struct CudaBackend {
   CudaStatus (*mla_split)(const CudaExec& exec, const CudaBatch& batch, const CudaMlaSplitParams& params);
   CudaStatus (*mla_gather)(const CudaExec& exec, const CudaMlaGatherParams& params);
   CudaStatus (*mla_assemble)(const CudaExec& exec, const CudaMlaAssembleParams& params);
+
+  CudaStatus (*copy_heads)(const CudaExec& exec, const CopyHeadsParams& params);
+  // A step's frame (kernels/step/step_cuda.h).
+  CudaStatus (*step_begin)(const CudaExec& exec, const CudaStepBeginParams& params);
+  CudaStatus (*step_end)(const CudaExec& exec, const CudaStepEndParams& params);
+  CudaStatus (*gather_rows)(const CudaExec& exec, const CudaGatherRowsParams& params);
+  CudaStatus (*logprob_rows)(const CudaExec& exec, const CudaLogprobParams& params);
 
   CudaStatus (*sample_history)(const CudaExec& exec, const CudaSampleHistoryParams& params);
   CudaStatus (*sample)(const CudaExec& exec, const CudaSampleParams& params);

@@ -162,19 +162,63 @@ CudaStatus GraphEnd(void* stream, void** graph) {
   if (CudaStatus failure = CudaChecked(cudaStreamEndCapture(Stream(stream), &captured), "cudaStreamEndCapture")) {
     return failure;
   }
-  cudaGraphExec_t executable = nullptr;
-  CudaStatus failure = CudaChecked(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
-  cudaGraphDestroy(captured);
-  *graph = executable;
+  *graph = captured;
+  return nullptr;
+}
+
+CudaStatus GraphRelease(void* graph) {
+  return CudaChecked(cudaGraphDestroy(static_cast<cudaGraph_t>(graph)), "cudaGraphDestroy");
+}
+
+// Nodes of the explicit graph, each after the one before.
+CudaStatus AddStepNodes(const CudaStepCopies& copies, cudaGraph_t captured, cudaGraph_t graph) {
+  cudaGraphNode_t last = nullptr, node = nullptr;
+  const auto after = [&] { return last != nullptr ? size_t{1} : size_t{0}; };
+  if (copies.in_bytes > 0) {
+    if (CudaStatus failure = CudaChecked(
+            cudaGraphAddMemcpyNode1D(&node, graph, nullptr, 0, copies.in_dst, copies.in_src,
+                                     static_cast<size_t>(copies.in_bytes), cudaMemcpyHostToDevice),
+            "cudaGraphAddMemcpyNode1D (in)")) {
+      return failure;
+    }
+    last = node;
+  }
+  if (CudaStatus failure = CudaChecked(cudaGraphAddChildGraphNode(&node, graph, &last, after(), captured),
+                                       "cudaGraphAddChildGraphNode")) {
+    return failure;
+  }
+  last = node;
+  if (copies.out_bytes == 0) return nullptr;
+  return CudaChecked(cudaGraphAddMemcpyNode1D(&node, graph, &last, after(), copies.out_dst, copies.out_src,
+                                              static_cast<size_t>(copies.out_bytes), cudaMemcpyDeviceToHost),
+                     "cudaGraphAddMemcpyNode1D (out)");
+}
+
+CudaStatus StepGraphCreate(const CudaStepCopies& copies, void* captured, void** step_graph) {
+  *step_graph = nullptr;
+  cudaGraph_t graph = nullptr;
+  if (CudaStatus failure = CudaChecked(cudaGraphCreate(&graph, 0), "cudaGraphCreate")) return failure;
+  CudaStatus failure = AddStepNodes(copies, static_cast<cudaGraph_t>(captured), graph);
+  if (failure == nullptr) {
+    cudaGraphExec_t executable = nullptr;
+    failure = CudaChecked(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    *step_graph = executable;
+  }
+  cudaGraphDestroy(graph);
   return failure;
 }
 
-CudaStatus GraphLaunch(void* graph, void* stream) {
-  return CudaChecked(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), Stream(stream)), "cudaGraphLaunch");
+CudaStatus StepGraphLaunch(void* step_graph, void* stream) {
+  return CudaChecked(cudaGraphLaunch(static_cast<cudaGraphExec_t>(step_graph), Stream(stream)), "cudaGraphLaunch");
 }
 
-CudaStatus GraphDestroy(void* graph) {
-  return CudaChecked(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)), "cudaGraphExecDestroy");
+CudaStatus StepGraphDestroy(void* step_graph) {
+  return CudaChecked(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(step_graph)), "cudaGraphExecDestroy");
+}
+
+CudaStatus ResetDevice() {
+  cudaGetLastError();
+  return CudaChecked(cudaDeviceReset(), "cudaDeviceReset");
 }
 
 }  // namespace
@@ -202,8 +246,11 @@ void FillContextRows(CudaBackend* backend) {
   backend->fill = &Fill;
   backend->graph_begin = &GraphBegin;
   backend->graph_end = &GraphEnd;
-  backend->graph_launch = &GraphLaunch;
-  backend->graph_destroy = &GraphDestroy;
+  backend->graph_release = &GraphRelease;
+  backend->step_graph_create = &StepGraphCreate;
+  backend->step_graph_launch = &StepGraphLaunch;
+  backend->step_graph_destroy = &StepGraphDestroy;
+  backend->reset_device = &ResetDevice;
 }
 
 }  // namespace cachalot

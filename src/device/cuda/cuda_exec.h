@@ -29,6 +29,16 @@ struct CudaDeviceInfo {
   int64_t shared_bytes_per_block = 0;
 };
 
+// What a step graph copies, before and after (either may be of no bytes); host memory is page-locked.
+struct CudaStepCopies {
+  void* in_dst = nullptr;
+  const void* in_src = nullptr;
+  int64_t in_bytes = 0;
+  void* out_dst = nullptr;
+  const void* out_src = nullptr;
+  int64_t out_bytes = 0;
+};
+
 // Where an op runs.
 struct CudaExec {
   void* stream = nullptr;  // a cudaStream_t

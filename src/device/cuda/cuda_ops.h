@@ -20,6 +20,12 @@ CudaStatus CudaMoeSort(const CudaExec& exec, const MoeSortParams& params, const 
 CudaStatus CudaMlaSplit(const CudaExec& exec, const CudaBatch& batch, const CudaMlaSplitParams& params);
 CudaStatus CudaMlaGather(const CudaExec& exec, const CudaMlaGatherParams& params);
 CudaStatus CudaMlaAssemble(const CudaExec& exec, const CudaMlaAssembleParams& params);
+CudaStatus CudaReadBandwidth(int64_t bytes, int repeats, double* bytes_per_second);
+CudaStatus CudaCopyHeads(const CudaExec& exec, const CopyHeadsParams& params);
+CudaStatus CudaStepBegin(const CudaExec& exec, const CudaStepBeginParams& params);
+CudaStatus CudaStepEnd(const CudaExec& exec, const CudaStepEndParams& params);
+CudaStatus CudaGatherRows(const CudaExec& exec, const CudaGatherRowsParams& params);
+CudaStatus CudaLogprobRows(const CudaExec& exec, const CudaLogprobParams& params);
 CudaStatus CudaSampleHistory(const CudaExec& exec, const CudaSampleHistoryParams& params);
 CudaStatus CudaSample(const CudaExec& exec, const CudaSampleParams& params);
 CudaStatus CudaMatmulInit();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_variants.h"
+#include "kernels/common/cuda_step.h"
 #include "kernels/common/dispatch.h"
 
 namespace cachalot {
@@ -34,6 +35,19 @@ int64_t RefWorkspaceBytes(int num_threads, int32_t v_dim) {
 
 void Attention(const ExecContext& ctx, const AttentionParams& params) {
   Validate(params);
+  if (OnCuda(ctx)) {
+    const CudaAttentionShape shape = {.num_q_heads = params.num_q_heads,
+                                      .num_kv_heads = params.kv.num_kv_heads,
+                                      .k_dim = params.kv.k_dim,
+                                      .v_dim = params.kv.v_dim,
+                                      .window = params.window};
+    RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
+      const CudaAttentionBatch* entry = ctx.cuda->FindAttention(shape);
+      CHECK(entry != nullptr) << "no schedule for attention of " << shape.num_q_heads << " heads, " << shape.k_dim;
+      return cuda.attention(exec, entry->batch, entry->plan, params);
+    });
+    return;
+  }
   RunVariant(kVariants, ctx, params);
 }
 

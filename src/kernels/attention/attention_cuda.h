@@ -14,6 +14,8 @@ struct CudaAttentionShape {
   int32_t k_dim = 0;
   int32_t v_dim = 0;
   int32_t window = 0;
+
+  bool operator==(const CudaAttentionShape&) const = default;
 };
 struct CudaAttentionPlan {
   CudaAttentionShape shape;

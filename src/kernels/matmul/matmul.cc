@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "kernels/common/parallel.h"
+#include "kernels/matmul/cuda_view.h"
 #include "kernels/matmul/matmul_impl.h"
 #include "kernels/matmul/panel.h"
 #include "kernels/matmul/panel_kernels.h"
@@ -173,6 +174,19 @@ void CheckGroup(const MatmulGroup& group, const MatmulGroup& first) {
 }  // namespace
 
 void Matmul(const ExecContext& ctx, const MatmulParams& params) {
+  if (OnCuda(ctx)) {
+    if (params.m == 0 || params.weight->n == 0) return;
+    RunCudaMatmul(ctx, &CudaBackend::matmul,
+                  CudaMatmulParams{.x = params.x,
+                                   .x_stride = params.x_stride,
+                                   .m = params.m,
+                                   .weight = CudaView(*params.weight),
+                                   .bias = params.bias,
+                                   .y = params.y,
+                                   .y_stride = params.y_stride,
+                                   .accumulate = params.accumulate});
+    return;
+  }
   MatmulGroup group;
   group.weight = params.weight;
   group.m = params.m;

@@ -26,6 +26,7 @@ struct MatrixPart {
 enum class PackLayout : uint8_t {
   kRowMajor,  // as in the file
   kPanel,     // groups of rows interleaved for the SIMD kernels; details in matmul/panel.h
+  kCuda,      // rows in device memory (matmul/matmul_cuda.h); the pointers are the device's, the memory is the model's
 };
 
 struct PackedMatrix {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/common/cuda_step.h"
 #include "kernels/common/parallel.h"
 
 namespace cachalot {
@@ -127,6 +128,10 @@ void MoeRoute(const ExecContext& ctx, const MoeRouteParams& params) {
                      params.top_k <= params.top_k_groups * (params.num_experts / params.num_groups)))
       << "top " << params.top_k << " from " << params.top_k_groups << " of " << params.num_groups
       << " groups of " << params.num_experts << " experts";
+  if (OnCuda(ctx)) {
+    RunCuda(ctx, &CudaBackend::moe_route, params);
+    return;
+  }
   const WorkspaceScope scope(ctx.workspace);
   const int num_threads = ctx.pool->num_threads();
   const int32_t num_groups = grouped ? params.num_groups : 1;
@@ -148,6 +153,12 @@ void MoeRoute(const ExecContext& ctx, const MoeRouteParams& params) {
 // A counting sort whose counters live in expert_begin: counted one place to the right, summed up, used as
 // cursors, which leaves each at its expert's end, and moved one place to the right again.
 void MoeSort(const ExecContext& ctx, const MoeSortParams& params) {
+  if (OnCuda(ctx)) {
+    RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
+      return cuda.moe_sort(exec, params, ctx.cuda->batch.row_slots);
+    });
+    return;
+  }
   const int64_t num_pairs = params.num_tokens * params.top_k;
   int32_t* begin = params.expert_begin;
   std::fill_n(begin, params.num_experts + 1, 0);
@@ -168,6 +179,8 @@ void MoeSort(const ExecContext& ctx, const MoeSortParams& params) {
   }
   for (int32_t e = params.num_experts; e > 0; --e) begin[e] = begin[e - 1];
   begin[0] = 0;
+  if (params.expert_counts == nullptr) return;
+  for (int32_t e = 0; e < params.num_experts; ++e) params.expert_counts[e] += begin[e + 1] - begin[e];
 }
 
 }  // namespace cachalot

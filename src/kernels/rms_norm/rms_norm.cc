@@ -1,5 +1,6 @@
 #include "kernels/rms_norm/rms_norm.h"
 
+#include "kernels/common/cuda_step.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/rms_norm/rms_norm_variants.h"
 
@@ -17,7 +18,8 @@ void RmsNorm(const ExecContext& ctx, const RmsNormParams& params) {
   if (params.num_tokens == 0 || params.num_heads == 0) return;
   CHECK(params.num_tokens > 0 && params.num_heads > 0 && params.dim > 0)
       << "RmsNorm of [" << params.num_tokens << ", " << params.num_heads << ", " << params.dim << "]";
-  RunVariant(kVariants, ctx, params);
+  if (OnCuda(ctx)) RunCuda(ctx, &CudaBackend::rms_norm, params);
+  else RunVariant(kVariants, ctx, params);
 }
 
 }  // namespace cachalot

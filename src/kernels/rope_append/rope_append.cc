@@ -1,5 +1,6 @@
 #include "kernels/rope_append/rope_append.h"
 
+#include "kernels/common/cuda_step.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/rope_append/rope_append_variants.h"
 
@@ -22,6 +23,10 @@ void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params) {
   for (const SeqSpan& span : params.spans) {
     CHECK(span.q_len >= 0 && span.kv_len >= span.q_len)
         << "span q_len " << span.q_len << " kv_len " << span.kv_len;
+  }
+  if (OnCuda(ctx)) {
+    RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.rope_append(exec, ctx.cuda->batch, params); });
+    return;
   }
   RunVariant(kVariants, ctx, params);
 }

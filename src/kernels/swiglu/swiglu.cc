@@ -1,5 +1,6 @@
 #include "kernels/swiglu/swiglu.h"
 
+#include "kernels/common/cuda_step.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/swiglu/swiglu_variants.h"
 
@@ -16,7 +17,8 @@ constexpr KernelVariant<SwiGluParams> kVariants[] = {
 void SwiGlu(const ExecContext& ctx, const SwiGluParams& params) {
   if (params.m == 0 || params.dim == 0) return;
   CHECK(params.m > 0 && params.dim > 0) << "SwiGlu of [" << params.m << ", " << params.dim << "]";
-  RunVariant(kVariants, ctx, params);
+  if (OnCuda(ctx)) RunCuda(ctx, &CudaBackend::swiglu, params);
+  else RunVariant(kVariants, ctx, params);
 }
 
 }  // namespace cachalot

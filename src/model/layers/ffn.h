@@ -19,6 +19,7 @@ class FfnLayer {
   // residual [num_tokens, hidden] += ffn(x)
   void Run(const ExecContext& exec, int64_t num_tokens, const float* x, float* residual) const;
 
+  int64_t weight_bytes() const { return gate_up_.weight_bytes() + down_.weight_bytes(); }
   static int64_t WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens, int num_threads);
 
  private:

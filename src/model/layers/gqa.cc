@@ -41,7 +41,7 @@ void GqaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
   float* v = k + kv_width;
 
   qkv_.Run(fwd.exec, x, spec.hidden_size, fwd.num_tokens, qkv, width);
-  const auto head_norm = [&](float* heads, int64_t num_heads, const std::vector<float>& weight) {
+  const auto head_norm = [&](float* heads, int64_t num_heads, const FloatArray& weight) {
     RmsNorm(fwd.exec, {.x = heads,
                        .token_stride_x = width,
                        .head_stride_x = dim,

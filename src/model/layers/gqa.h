@@ -17,13 +17,14 @@ class GqaLayer {
   void Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, const float* x,
            float* residual) const;
 
+  int64_t weight_bytes() const { return qkv_.weight_bytes() + o_.weight_bytes(); }
   static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads);
 
  private:
   Linear qkv_;
   Linear o_;
-  std::vector<float> q_norm_;  // [head_dim] or empty
-  std::vector<float> k_norm_;
+  FloatArray q_norm_;  // [head_dim] or empty
+  FloatArray k_norm_;
 };
 
 }  // namespace cachalot

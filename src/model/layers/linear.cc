@@ -17,10 +17,13 @@ Result<Linear> Linear::Build(WeightReader* reader, std::span<const RowsOf> parts
     linear.n_ += matrix.n;
     linear.matrices_.push_back(std::move(matrix));
   }
+  if (biases.empty()) return linear;
+  std::vector<float> all;
   for (size_t i = 0; i < biases.size(); ++i) {
-    ASSIGN_OR_RETURN(const std::vector<float> bias, reader->Vector(biases[i], parts[i].rows));
-    linear.bias_.insert(linear.bias_.end(), bias.begin(), bias.end());
+    ASSIGN_OR_RETURN(const std::vector<float> bias, reader->Values(biases[i], 1, parts[i].rows));
+    all.insert(all.end(), bias.begin(), bias.end());
   }
+  ASSIGN_OR_RETURN(linear.bias_, reader->Floats(std::move(all), linear.n_));
   return linear;
 }
 

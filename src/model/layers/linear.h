@@ -22,10 +22,15 @@ class Linear {
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
+  int64_t weight_bytes() const {
+    int64_t bytes = 0;
+    for (const PackedMatrix& matrix : matrices_) bytes += matrix.data_bytes;
+    return bytes;
+  }
 
  private:
   std::vector<PackedMatrix> matrices_;  // side by side in y
-  std::vector<float> bias_;             // [n] or empty
+  FloatArray bias_;                     // [n] or empty
   int64_t n_ = 0;
   int64_t k_ = 0;
 };

@@ -4,9 +4,12 @@
 #include <cstring>
 
 #include "kernels/attention/attention.h"
+#include "kernels/common/cuda_step.h"
+#include "kernels/head_matmul/head_matmul.h"
 #include "kernels/mla_expand/mla_expand.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
+#include "model/kv_layout.h"
 
 namespace cachalot {
 namespace {
@@ -14,18 +17,10 @@ namespace {
 // The expanded form's scratch grows with the context: beyond this many tokens the absorbed form is used.
 constexpr int32_t kMaxExpandedTokens = 4096;
 
-// Flops per (query, cached token) and head: absorbed 2·(lora + rope + lora), expanded 2·(nope + rope + v); expansion
-// costs 2·lora·(nope + v) per cached token and head, once.
-bool ExpandedIsCheaper(const AttentionSpec& a, int32_t q_len) {
-  const int64_t absorbed = 2 * int64_t{a.kv_lora_rank} + a.rope_dim;
-  const int64_t expanded = int64_t{a.nope_dim} + a.rope_dim + a.v_dim;
-  return q_len * (absorbed - expanded) > int64_t{a.kv_lora_rank} * (a.nope_dim + a.v_dim);
-}
-
 // Derived matrices keep 16-bit sources exactly; block-scaled and quantised ones go to F16 (F32 on the reference path).
-DType DerivedType(DType source, Isa isa) {
+DType DerivedType(DType source, bool exact) {
   if (source == DType::kF32 || source == DType::kF16 || source == DType::kBF16) return source;
-  return isa == Isa::kRef ? DType::kF32 : DType::kF16;
+  return exact ? DType::kF32 : DType::kF16;
 }
 
 // Per head the key's rows, then the value's: [heads, nope + v, lora].
@@ -43,6 +38,19 @@ std::vector<float> JoinKvB(const std::vector<float>& k_b, const std::vector<floa
 }
 
 }  // namespace
+
+// Flops per (query, cached token) and head: absorbed 2·(lora + rope + lora), expanded 2·(nope + rope + v); expansion
+// costs 2·lora·(nope + v) per cached token and head, once.
+int32_t MlaExpandMinTokens(const AttentionSpec& a, MlaForm form) {
+  if (form != MlaForm::kByCost || a.kind != AttentionKind::kMla) return form == MlaForm::kExpanded ? 1 : INT32_MAX;
+  const int64_t saved = (2 * int64_t{a.kv_lora_rank} + a.rope_dim) - (int64_t{a.nope_dim} + a.rope_dim + a.v_dim);
+  if (saved <= 0) return INT32_MAX;
+  return static_cast<int32_t>(int64_t{a.kv_lora_rank} * (a.nope_dim + a.v_dim) / saved + 1);
+}
+
+bool MlaExpands(const AttentionSpec& a, MlaForm form, int32_t q_len, int32_t kv_len) {
+  return a.kind == AttentionKind::kMla && kv_len <= kMaxExpandedTokens && q_len >= MlaExpandMinTokens(a, form);
+}
 
 Result<MlaLayer> MlaLayer::Build(WeightReader* reader, const ModelSpec& spec, int32_t layer) {
   const AttentionSpec& a = spec.attention;
@@ -80,35 +88,35 @@ Status MlaLayer::BuildKvB(WeightReader* reader, const ModelSpec& spec, int32_t l
   // Everything is derived from F32 values of kv_b: [heads, nope + v, lora].
   std::vector<float> kv_b;
   if (parts) {
-    ASSIGN_OR_RETURN(const std::vector<float> k_b, reader->Values(k_ref, heads * lora, nope));
-    ASSIGN_OR_RETURN(const std::vector<float> v_b, reader->Values({TensorRole::kVB, layer}, heads * v, lora));
-    if (!reader->planning()) kv_b = JoinKvB(k_b, v_b, heads, nope, v, lora);
+    ASSIGN_OR_RETURN(const std::vector<float> keys, reader->Values(k_ref, heads * lora, nope));
+    ASSIGN_OR_RETURN(const std::vector<float> values, reader->Values({TensorRole::kVB, layer}, heads * v, lora));
+    if (!reader->planning()) kv_b = JoinKvB(keys, values, heads, nope, v, lora);
   } else {
     ASSIGN_OR_RETURN(kv_b, reader->Values(source, heads * (nope + v), lora));
   }
-  const DType type = DerivedType(reader->TypeOf(source), reader->isa());
-  std::vector<float> transposed;
-  for (int64_t h = 0; h < heads; ++h) {
-    std::span<const float> values;
-    if (!reader->planning()) {
-      const std::span<const float> head = std::span<const float>(kv_b).subspan(h * (nope + v) * lora, (nope + v) * lora);
-      transposed.resize(static_cast<size_t>(lora * nope));
+  const DType type = DerivedType(reader->TypeOf(source), reader->exact());
+  std::vector<float> k_b;  // [heads, lora, nope]
+  std::vector<float> v_b;  // [heads, v, lora]
+  if (!reader->planning()) {
+    k_b.resize(static_cast<size_t>(heads * lora * nope));
+    v_b.resize(static_cast<size_t>(heads * v * lora));
+    for (int64_t h = 0; h < heads; ++h) {
+      const float* head = kv_b.data() + h * (nope + v) * lora;
+      float* transposed = k_b.data() + h * lora * nope;
       for (int64_t l = 0; l < lora; ++l) {
         for (int64_t d = 0; d < nope; ++d) transposed[l * nope + d] = head[d * lora + l];
       }
-      values = head.subspan(nope * lora);
+      std::memcpy(v_b.data() + h * v * lora, head + nope * lora, sizeof(float) * v * lora);
     }
-    ASSIGN_OR_RETURN(PackedMatrix k_b, reader->Derived(transposed, lora, nope, type));
-    k_b_.push_back(std::move(k_b));
-    ASSIGN_OR_RETURN(PackedMatrix v_b, reader->Derived(values, v, lora, type));
-    v_b_.push_back(std::move(v_b));
   }
+  ASSIGN_OR_RETURN(k_b_, reader->DerivedHeads(k_b, a.num_q_heads, lora, nope, type));
+  ASSIGN_OR_RETURN(v_b_, reader->DerivedHeads(v_b, a.num_q_heads, v, lora, type));
   ASSIGN_OR_RETURN(kv_b_, reader->Derived(kv_b, heads * (nope + v), lora, type));
   return Status::Ok();
 }
 
-void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, MlaForm form,
-                   const float* x, float* residual) const {
+void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, const float* x,
+                   float* residual) const {
   const AttentionSpec& a = spec.attention;
   const ExecContext& exec = fwd.exec;
   const int64_t tokens = fwd.num_tokens;
@@ -121,7 +129,7 @@ void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
   float* out = exec.workspace->Take<float>(tokens * out_width);
   in_.Run(exec, x, spec.hidden_size, tokens, in, in_width);
 
-  const auto norm = [&](float* rows, int64_t dim, const std::vector<float>& weight) {
+  const auto norm = [&](float* rows, int64_t dim, const FloatArray& weight) {
     RmsNorm(exec, {.x = rows, .token_stride_x = in_width, .num_tokens = tokens, .dim = dim, .weight = weight.data(),
                    .eps = a.latent_norm_eps, .y = rows, .token_stride_y = in_width});
   };
@@ -154,52 +162,32 @@ void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
   rope.kv = kv;
   RopeAppend(exec, rope);
 
-  SeqSpan* absorbed = exec.workspace->Take<SeqSpan>(static_cast<int64_t>(fwd.spans.size()));
-  size_t num_absorbed = 0;
-  if (exec.deterministic) form = MlaForm::kAbsorbed;
-  for (const SeqSpan& span : fwd.spans) {
-    const bool fits = span.kv_len <= kMaxExpandedTokens;
-    const bool expand = fits && (form == MlaForm::kExpanded || (form == MlaForm::kByCost && ExpandedIsCheaper(a, span.q_len)));
-    if (expand) RunExpanded(fwd, a, window, kv, span, q, q_stride, out);
-    else absorbed[num_absorbed++] = span;
+  const std::span<const SeqSpan> absorbed = fwd.spans.first(fwd.spans.size() - fwd.num_expanded);
+  const int64_t absorbed_rows = fwd.num_expanded > 0 ? fwd.spans[absorbed.size()].q_begin : tokens;
+  if (absorbed_rows > 0) RunAbsorbed(fwd, a, window, kv, absorbed, absorbed_rows, q, q_stride, out);
+  if (OnCuda(exec)) {
+    if (exec.cuda->num_expanded_tokens > 0) RunExpandedOnCuda(fwd, a, window, kv, q, q_stride, out);
+  } else {
+    for (const SeqSpan& span : fwd.spans.last(fwd.num_expanded)) RunExpanded(fwd, a, window, kv, span, q, q_stride, out);
   }
-  if (num_absorbed > 0) RunAbsorbed(fwd, a, window, kv, {absorbed, num_absorbed}, q, q_stride, out);
   o_.Run(exec, out, out_width, tokens, residual, spec.hidden_size, /*accumulate=*/true);
 }
 
 void MlaLayer::RunAbsorbed(const ForwardContext& fwd, const AttentionSpec& a, int32_t window, const PagedKv& kv,
-                           std::span<const SeqSpan> spans, const float* q, int64_t q_stride, float* out) const {
+                           std::span<const SeqSpan> spans, int64_t num_rows, const float* q, int64_t q_stride,
+                           float* out) const {
   const ExecContext& exec = fwd.exec;
   WorkspaceScope scope(exec.workspace);
   const int64_t heads = a.num_q_heads;
   const int64_t width = kv.k_dim;  // kv_lora_rank + rope_dim
-  const int64_t out_width = heads * a.v_dim;
-  int64_t num_rows = 0;
-  for (const SeqSpan& span : spans) num_rows += span.q_len;
   float* q_latent = exec.workspace->Take<float>(num_rows * heads * width);
   float* o_latent = exec.workspace->Take<float>(num_rows * heads * a.kv_lora_rank);
-  int32_t* rows = exec.workspace->Take<int32_t>(num_rows);  // the batch row of each compact row
-  SeqSpan* compact = exec.workspace->Take<SeqSpan>(static_cast<int64_t>(spans.size()));
-  auto* groups = exec.workspace->Take<MatmulGroup>(heads);
-  int32_t next = 0;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    compact[i] = spans[i];
-    compact[i].q_begin = next;
-    for (int32_t t = 0; t < spans[i].q_len; ++t) rows[next++] = spans[i].q_begin + t;
-  }
-
-  for (int64_t h = 0; h < heads; ++h) {
-    groups[h] = MatmulGroup{.weight = &k_b_[h], .m = num_rows, .x = q + h * a.q_head_dim(), .x_stride = q_stride,
-                            .x_rows = rows, .y = q_latent + h * width, .y_stride = heads * width};
-  }
-  GroupedMatmul(exec, {.groups = {groups, static_cast<size_t>(heads)}});
-  exec.pool->ParallelFor(num_rows, [&](int64_t i, int) {
-    for (int64_t h = 0; h < heads; ++h) {
-      std::memcpy(q_latent + (i * heads + h) * width + a.kv_lora_rank, q + rows[i] * q_stride + h * a.q_head_dim() + a.nope_dim,
-                  sizeof(float) * a.rope_dim);
-    }
-  });
-  Attention(exec, {.spans = {compact, spans.size()},
+  HeadMatmul(exec, {.x = q, .x_stride = q_stride, .x_head_stride = a.q_head_dim(), .m = num_rows, .weights = &k_b_,
+                    .y = q_latent, .y_stride = heads * width, .y_head_stride = width});
+  CopyHeads(exec, {.x = q + a.nope_dim, .x_stride = q_stride, .x_head_stride = a.q_head_dim(), .m = num_rows,
+                   .num_heads = a.num_q_heads, .dim = a.rope_dim, .y = q_latent + a.kv_lora_rank,
+                   .y_stride = heads * width, .y_head_stride = width});
+  Attention(exec, {.spans = spans,
                    .q = q_latent,
                    .q_token_stride = heads * width,
                    .q_head_stride = width,
@@ -210,11 +198,8 @@ void MlaLayer::RunAbsorbed(const ForwardContext& fwd, const AttentionSpec& a, in
                    .out = o_latent,
                    .out_token_stride = heads * a.kv_lora_rank,
                    .out_head_stride = a.kv_lora_rank});
-  for (int64_t h = 0; h < heads; ++h) {
-    groups[h] = MatmulGroup{.weight = &v_b_[h], .m = num_rows, .x = o_latent + h * a.kv_lora_rank,
-                            .x_stride = heads * a.kv_lora_rank, .y = out + h * a.v_dim, .y_stride = out_width, .y_rows = rows};
-  }
-  GroupedMatmul(exec, {.groups = {groups, static_cast<size_t>(heads)}});
+  HeadMatmul(exec, {.x = o_latent, .x_stride = heads * a.kv_lora_rank, .x_head_stride = a.kv_lora_rank, .m = num_rows,
+                    .weights = &v_b_, .y = out, .y_stride = heads * a.v_dim, .y_head_stride = a.v_dim});
 }
 
 void MlaLayer::RunExpanded(const ForwardContext& fwd, const AttentionSpec& a, int32_t window, const PagedKv& kv,
@@ -247,6 +232,54 @@ void MlaLayer::RunExpanded(const ForwardContext& fwd, const AttentionSpec& a, in
                    .out_head_stride = a.v_dim});
 }
 
+void MlaLayer::RunExpandedOnCuda(const ForwardContext& fwd, const AttentionSpec& a, int32_t window, const PagedKv& kv,
+                                 const float* q, int64_t q_stride, float* out) const {
+  const ExecContext& exec = fwd.exec;
+  const CudaStep& step = *exec.cuda;
+  WorkspaceScope scope(exec.workspace);
+  const int64_t rows = step.num_expanded_tokens;
+  const int64_t heads = a.num_q_heads;
+  const int64_t width = heads * (a.nope_dim + a.v_dim);
+  float* latents = exec.workspace->Take<float>(rows * kv.k_dim);
+  float* products = exec.workspace->Take<float>(rows * width);
+  RunCuda(exec, &CudaBackend::mla_gather,
+          CudaMlaGatherParams{.latent = kv, .rows = step.mla_split.rows, .num_rows = rows, .dst = latents});
+  Matmul(exec, {.x = latents, .x_stride = kv.k_dim, .m = rows, .weight = &kv_b_, .y = products, .y_stride = width});
+  KvGroupSpec scratch;
+  scratch.num_kv_heads = a.num_q_heads;
+  scratch.k_dim = a.q_head_dim();
+  scratch.v_dim = a.v_dim;
+  const int32_t block_tokens = step.mla_split.block_tokens;
+  const int64_t num_blocks = CudaMlaScratchBlocks(rows, step.batch.num_spans, block_tokens);
+  std::byte* pool = exec.workspace->TakeBytes(num_blocks * scratch.LayerBlockBytes(kv.dtype, block_tokens));
+  PagedKv expanded = LayerView(scratch, pool, kv.dtype, block_tokens, 0);
+  expanded.block_bytes = scratch.LayerBlockBytes(kv.dtype, block_tokens);
+  expanded.block_tables = step.mla_split.block_tables;
+  expanded.table_stride = step.mla_split.table_stride;
+  RunCuda(exec, &CudaBackend::mla_assemble,
+          CudaMlaAssembleParams{.latents = latents,
+                                .products = products,
+                                .rows = step.mla_split.rows,
+                                .num_rows = rows,
+                                .lora = a.kv_lora_rank,
+                                .num_heads = a.num_q_heads,
+                                .nope_dim = a.nope_dim,
+                                .rope_dim = a.rope_dim,
+                                .v_dim = a.v_dim,
+                                .out = expanded});
+  const int64_t out_width = heads * a.v_dim;
+  Attention(exec, {.q = q,
+                   .q_token_stride = q_stride,
+                   .q_head_stride = a.q_head_dim(),
+                   .num_q_heads = a.num_q_heads,
+                   .scale = a.scale,
+                   .window = window,
+                   .kv = expanded,
+                   .out = out,
+                   .out_token_stride = out_width,
+                   .out_head_stride = a.v_dim});
+}
+
 int64_t MlaLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int32_t max_context, int num_threads) {
   const AttentionSpec& a = spec.attention;
   const int64_t heads = a.num_q_heads;
@@ -254,14 +287,11 @@ int64_t MlaLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int3
   const int64_t q_width = heads * a.q_head_dim();
   const auto floats = [](int64_t n) { return Workspace::Padded(n * static_cast<int64_t>(sizeof(float))); };
   const int64_t in_width = (a.q_lora_rank > 0 ? a.q_lora_rank : q_width) + width;
-  const int64_t base = floats(max_tokens * in_width) + floats(max_tokens * heads * a.v_dim) + floats(max_tokens * q_width) +
-                       Workspace::Padded(max_tokens * static_cast<int64_t>(sizeof(SeqSpan)));
+  const int64_t base = floats(max_tokens * in_width) + floats(max_tokens * heads * a.v_dim) + floats(max_tokens * q_width);
   const int64_t expand_tokens = std::min(max_context, kMaxExpandedTokens);
   const int64_t absorbed =
-      floats(max_tokens * heads * width) + floats(max_tokens * heads * a.kv_lora_rank) + floats(max_tokens) +
-      Workspace::Padded(max_tokens * static_cast<int64_t>(sizeof(SeqSpan))) +
-      Workspace::Padded(heads * static_cast<int64_t>(sizeof(MatmulGroup))) +
-      std::max({MatmulWorkspaceBytes(max_tokens * heads, std::max(a.nope_dim, a.kv_lora_rank), num_threads),
+      floats(max_tokens * heads * width) + floats(max_tokens * heads * a.kv_lora_rank) +
+      std::max({HeadMatmulWorkspaceBytes(max_tokens, a.num_q_heads, std::max(a.nope_dim, a.kv_lora_rank), num_threads),
                 AttentionWorkspaceBytes(num_threads, a.num_q_heads, 1, static_cast<int32_t>(width), a.kv_lora_rank)});
   const int64_t expanded =
       MlaExpandBytes(static_cast<int32_t>(expand_tokens), a.kv_lora_rank, a.num_q_heads, a.nope_dim, a.rope_dim, a.v_dim) +

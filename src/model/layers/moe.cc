@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/matmul/matmul.h"
+#include "kernels/moe_route/moe_route.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace cachalot {
@@ -20,12 +22,14 @@ Result<MoeLayer> MoeLayer::Build(WeightReader* reader, const ModelSpec& spec, in
     const auto ref = [&](TensorRole role) { return WeightRef{role, layer, e, moe.num_experts}; };
     const RowsOf gate_up[] = {{ref(TensorRole::kExpertGate), moe.intermediate}, {ref(TensorRole::kExpertUp), moe.intermediate}};
     ASSIGN_OR_RETURN(PackedMatrix up_matrix, reader->Matrix(gate_up, hidden));
-    out.gate_up_.push_back(std::move(up_matrix));
+    out.gate_up_.experts.push_back(std::move(up_matrix));
     const RowsOf down[] = {{ref(TensorRole::kExpertDown), hidden}};
     ASSIGN_OR_RETURN(PackedMatrix down_matrix, reader->Matrix(down, moe.intermediate));
-    out.down_.push_back(std::move(down_matrix));
+    out.down_.experts.push_back(std::move(down_matrix));
     if (reader->naming() == SourceNaming::kHuggingFace) reader->ReleaseFetched();
   }
+  RETURN_IF_ERROR(reader->Finish(&out.gate_up_));
+  RETURN_IF_ERROR(reader->Finish(&out.down_));
   if (moe.shared_intermediate > 0) {
     const FfnLayer::Roles roles = {TensorRole::kSharedGate, TensorRole::kSharedUp, TensorRole::kSharedDown};
     ASSIGN_OR_RETURN(out.shared_, FfnLayer::Build(reader, roles, layer, hidden, moe.shared_intermediate));
@@ -47,7 +51,7 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_t
   auto* token_rows = ws.Take<int32_t>(pairs);
   auto* pair_weights = ws.Take<float>(pairs);
   auto* gate_up = ws.Take<float>(pairs * 2 * moe.intermediate);
-  auto* groups = ws.Take<MatmulGroup>(moe.num_experts);
+  auto* token_pairs = ws.Take<int32_t>(pairs);
 
   Matmul(exec, {.x = x, .x_stride = hidden, .m = num_tokens, .weight = &router_, .y = logits, .y_stride = moe.num_experts});
   MoeRoute(exec, {.logits = logits,
@@ -70,32 +74,22 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_t
                  .num_experts = moe.num_experts,
                  .expert_begin = expert_begin,
                  .token_rows = token_rows,
-                 .pair_weights = pair_weights});
-  if (expert_counts != nullptr) {
-    for (int32_t e = 0; e < moe.num_experts; ++e) expert_counts[e] += expert_begin[e + 1] - expert_begin[e];
-  }
+                 .pair_weights = pair_weights,
+                 .expert_counts = expert_counts,
+                 .token_pairs = token_pairs});
 
   const int64_t width = 2 * moe.intermediate;
-  size_t num_groups = 0;
-  const auto chosen = [&](auto&& add) {
-    num_groups = 0;
-    for (int32_t e = 0; e < moe.num_experts; ++e) {
-      const int64_t begin = expert_begin[e];
-      if (const int64_t m = expert_begin[e + 1] - begin; m > 0) groups[num_groups++] = add(e, begin, m);
-    }
-  };
-  chosen([&](int32_t e, int64_t begin, int64_t m) {
-    return MatmulGroup{.weight = &gate_up_[e], .m = m, .x = x, .x_stride = hidden, .x_rows = token_rows + begin,
-                       .y = gate_up + begin * width, .y_stride = width};
-  });
-  GroupedMatmul(exec, {.groups = {groups, num_groups}});
+  const MoePairs sorted = {.expert_begin = expert_begin,
+                           .token_rows = token_rows,
+                           .weights = pair_weights,
+                           .token_pairs = token_pairs,
+                           .num_tokens = num_tokens,
+                           .top_k = moe.top_k};
+  MoeMatmul(exec, {.pairs = sorted, .x = x, .x_stride = hidden, .weights = &gate_up_, .y = gate_up, .y_stride = width});
   SwiGlu(exec, {.gate = gate_up, .up = gate_up + moe.intermediate, .x_stride = width, .m = pairs, .dim = moe.intermediate,
                 .y = gate_up, .y_stride = width});
-  chosen([&](int32_t e, int64_t begin, int64_t m) {
-    return MatmulGroup{.weight = &down_[e], .m = m, .x = gate_up + begin * width, .x_stride = width, .y = residual,
-                       .y_stride = hidden, .y_rows = token_rows + begin, .row_scale = pair_weights + begin};
-  });
-  GroupedMatmul(exec, {.groups = {groups, num_groups}, .accumulate = true});
+  MoeReduce(exec, {.pairs = sorted, .x = gate_up, .x_stride = width, .weights = &down_, .residual = residual,
+                   .residual_stride = hidden});
   if (shared_) shared_->Run(exec, num_tokens, x, residual);
 }
 
@@ -104,12 +98,11 @@ int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int 
   if (moe.num_experts == 0) return 0;
   const int64_t pairs = max_tokens * moe.top_k;
   const auto words = [](int64_t n) { return Workspace::Padded(n * 4); };
-  const int64_t routing = words(max_tokens * moe.num_experts) + 4 * words(pairs) + words(moe.num_experts + 1) +
-                          words(pairs * 2 * moe.intermediate) +
-                          Workspace::Padded(moe.num_experts * static_cast<int64_t>(sizeof(MatmulGroup)));
+  const int64_t routing = words(max_tokens * moe.num_experts) + 5 * words(pairs) + words(moe.num_experts + 1) +
+                          words(pairs * 2 * moe.intermediate);
   return routing + std::max({MoeRouteWorkspaceBytes(num_threads, moe.num_experts, moe.num_groups, moe.top_k),
                              MatmulWorkspaceBytes(max_tokens, spec.hidden_size, num_threads),
-                             MatmulWorkspaceBytes(pairs, std::max<int64_t>(spec.hidden_size, moe.intermediate), num_threads),
+                             MoeMatmulWorkspaceBytes(pairs, moe.num_experts, std::max<int64_t>(spec.hidden_size, moe.intermediate), num_threads),
                              moe.shared_intermediate > 0
                                  ? FfnLayer::WorkspaceBytes(spec.hidden_size, moe.shared_intermediate, max_tokens, num_threads)
                                  : 0});

@@ -14,17 +14,20 @@ class MoeLayer {
  public:
   static Result<MoeLayer> Build(WeightReader* reader, const ModelSpec& spec, int32_t layer);
 
-  // residual [num_tokens, hidden] += moe(x). expert_counts [num_experts], or null: tokens sent to each are added to it.
+  // residual [num_tokens, hidden] += moe(x). expert_counts [num_experts], or null: tokens sent to each are added to it
+  // (where the layer lives: host or device memory).
   void Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_tokens, const float* x, float* residual,
            int32_t* expert_counts) const;
 
+  int64_t weight_bytes() const { return router_.data_bytes + (shared_ ? shared_->weight_bytes() : 0); }
+  int64_t expert_bytes() const { return gate_up_.experts.front().data_bytes + down_.experts.front().data_bytes; }
   static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads);
 
  private:
   PackedMatrix router_;                // [num_experts, hidden]
-  std::vector<float> choice_bias_;     // [num_experts] or empty
-  std::vector<PackedMatrix> gate_up_;  // per expert [2 * intermediate, hidden]
-  std::vector<PackedMatrix> down_;     // per expert [hidden, intermediate]
+  FloatArray choice_bias_;             // [num_experts] or empty
+  ExpertMatrices gate_up_;             // [2 * intermediate, hidden]
+  ExpertMatrices down_;                // [hidden, intermediate]
   std::optional<FfnLayer> shared_;
 };
 

@@ -1,0 +1,65 @@
+// CudaStep: what the ops of a step need on the GPU beside ExecContext: the backend, where to run, the batch in device
+// memory and the attention schedules. Ops launch and return; the first failure is kept here and ends the step.
+#pragma once
+
+#include <type_traits>
+#include <vector>
+
+#include "base/check.h"
+#include "device/cuda/cuda_library.h"
+#include "device/exec_context.h"
+#include "kernels/attention/attention_cuda.h"
+#include "kernels/common/cuda_batch.h"
+#include "kernels/mla_expand/mla_expand_cuda.h"
+
+namespace cachalot {
+
+// The rows that attention of one shape works on, and its schedule. The absorbed and the expanded form of MLA have
+// different shapes, so the shape alone says which rows are meant.
+struct CudaAttentionBatch {
+  CudaBatch batch;
+  CudaAttentionPlan plan;
+};
+
+struct CudaStep {
+  const CudaBackend* backend = nullptr;
+  CudaExec exec;
+  CudaBatch batch;  // all rows of the step
+  std::vector<CudaAttentionBatch> attention;
+  // Expanded MLA: how the spans were parted, and the bound on the tokens of the expanded ones (0: there is none).
+  CudaMlaSplitParams mla_split;
+  int64_t num_expanded_tokens = 0;
+  int64_t scratch_bytes = 0;  // found by a dry run: what exec.workspace must hold
+  Status status;              // the first failure
+
+  bool ok() const { return status.ok(); }
+  void Check(CudaStatus failure) {
+    if (failure != nullptr && status.ok()) status = FromCuda(failure);
+  }
+  const CudaAttentionBatch* FindAttention(const CudaAttentionShape& shape) const {
+    for (const CudaAttentionBatch& entry : attention) {
+      if (entry.plan.shape == shape) return &entry;
+    }
+    return nullptr;
+  }
+};
+
+inline bool OnCuda(const ExecContext& ctx) { return ctx.device == DeviceType::kCuda; }
+
+// Runs `launch(backend, exec)`, as below.
+template <typename Launch>
+  requires std::is_invocable_r_v<CudaStatus, Launch, const CudaBackend&, const CudaExec&>
+void RunCuda(const ExecContext& ctx, Launch launch) {
+  CudaStep& step = *ctx.cuda;
+  if (step.backend != nullptr && step.ok()) step.Check(launch(*step.backend, step.exec));
+}
+
+// Runs a row of the backend's table, unless the step has failed already or is only planned (no backend: a dry run that
+// finds out how much memory a step takes).
+template <typename Params>
+void RunCuda(const ExecContext& ctx, CudaStatus (*CudaBackend::*op)(const CudaExec&, const Params&), const Params& params) {
+  CudaStep& step = *ctx.cuda;
+  if (step.backend != nullptr && step.ok()) step.Check((step.backend->*op)(step.exec, params));
+}
+
+}  // namespace cachalot

@@ -1,0 +1,99 @@
+#include "kernels/moe_matmul/moe_matmul.h"
+
+#include "kernels/common/cuda_step.h"
+#include "kernels/matmul/cuda_view.h"
+#include "kernels/matmul/matmul.h"
+
+namespace cachalot {
+namespace {
+
+// The groups of the experts that have pairs, made by add(expert, first pair, number of pairs).
+template <typename Add>
+std::span<const MatmulGroup> ChosenGroups(const ExecContext& ctx, const MoePairs& pairs, int32_t num_experts, Add add) {
+  auto* groups = ctx.workspace->Take<MatmulGroup>(num_experts);
+  size_t count = 0;
+  for (int32_t e = 0; e < num_experts; ++e) {
+    const int64_t begin = pairs.expert_begin[e];
+    if (const int64_t m = pairs.expert_begin[e + 1] - begin; m > 0) groups[count++] = add(e, begin, m);
+  }
+  return {groups, count};
+}
+
+void RunOnCuda(const ExecContext& ctx, const MoePairs& pairs, const ExpertMatrices& weights, const float* x, int64_t x_stride,
+               const int32_t* x_rows, float* y, int64_t y_stride) {
+  RunCudaMatmul(ctx, &CudaBackend::moe_matmul,
+                CudaMoeMatmulParams{.x = x,
+                                    .x_stride = x_stride,
+                                    .x_rows = x_rows,
+                                    .expert_begin = pairs.expert_begin,
+                                    .num_experts = weights.num_experts(),
+                                    .max_pairs = pairs.max_pairs(),
+                                    .top_k = pairs.top_k,
+                                    .weight = CudaView(weights.experts.front()),
+                                    .expert_data = weights.device_data,
+                                    .expert_block_scales = weights.device_scales,
+                                    .y = y,
+                                    .y_stride = y_stride});
+}
+
+}  // namespace
+
+void MoeMatmul(const ExecContext& ctx, const MoeMatmulParams& params) {
+  if (params.pairs.num_tokens == 0) return;
+  if (OnCuda(ctx)) {
+    RunOnCuda(ctx, params.pairs, *params.weights, params.x, params.x_stride, params.pairs.token_rows, params.y, params.y_stride);
+    return;
+  }
+  WorkspaceScope scope(ctx.workspace);
+  const ExpertMatrices& weights = *params.weights;
+  const auto groups = ChosenGroups(ctx, params.pairs, weights.num_experts(), [&](int32_t e, int64_t begin, int64_t m) {
+    return MatmulGroup{.weight = &weights.experts[static_cast<size_t>(e)],
+                       .m = m,
+                       .x = params.x,
+                       .x_stride = params.x_stride,
+                       .x_rows = params.pairs.token_rows + begin,
+                       .y = params.y + begin * params.y_stride,
+                       .y_stride = params.y_stride};
+  });
+  GroupedMatmul(ctx, {.groups = groups});
+}
+
+void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params) {
+  if (params.pairs.num_tokens == 0) return;
+  WorkspaceScope scope(ctx.workspace);
+  const ExpertMatrices& weights = *params.weights;
+  const MoePairs& pairs = params.pairs;
+  if (OnCuda(ctx)) {
+    float* products = ctx.workspace->Take<float>(pairs.max_pairs() * weights.n());
+    RunOnCuda(ctx, pairs, weights, params.x, params.x_stride, nullptr, products, weights.n());
+    RunCuda(ctx, &CudaBackend::moe_combine,
+            CudaMoeCombineParams{.y = products,
+                                 .y_stride = weights.n(),
+                                 .pair_weights = pairs.weights,
+                                 .token_pairs = pairs.token_pairs,
+                                 .num_tokens = pairs.num_tokens,
+                                 .top_k = pairs.top_k,
+                                 .dim = weights.n(),
+                                 .residual = params.residual,
+                                 .residual_stride = params.residual_stride});
+    return;
+  }
+  const auto groups = ChosenGroups(ctx, pairs, weights.num_experts(), [&](int32_t e, int64_t begin, int64_t m) {
+    return MatmulGroup{.weight = &weights.experts[static_cast<size_t>(e)],
+                       .m = m,
+                       .x = params.x + begin * params.x_stride,
+                       .x_stride = params.x_stride,
+                       .y = params.residual,
+                       .y_stride = params.residual_stride,
+                       .y_rows = pairs.token_rows + begin,
+                       .row_scale = pairs.weights + begin};
+  });
+  GroupedMatmul(ctx, {.groups = groups, .accumulate = true});
+}
+
+int64_t MoeMatmulWorkspaceBytes(int64_t max_pairs, int32_t num_experts, int64_t k, int num_threads) {
+  return Workspace::Padded(num_experts * static_cast<int64_t>(sizeof(MatmulGroup))) +
+         MatmulWorkspaceBytes(max_pairs, k, num_threads);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,68 @@
+// Rows moved by index, log-probabilities of given tokens, and the copy of heads: bound by the bytes they move.
+#include <math_constants.h>
+
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/warp.cuh"
+#include "kernels/head_matmul/head_matmul.h"
+#include "kernels/step/step_cuda.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) GatherKernel(CudaGatherRowsParams p) {
+  const int64_t i = blockIdx.x;
+  const int64_t from = p.src_rows != nullptr ? p.src_rows[i] : i, to = p.dst_rows != nullptr ? p.dst_rows[i] : i;
+  if (from < 0 || to < 0) return;
+  for (int64_t d = threadIdx.x; d < p.dim; d += kThreads) p.dst[to * p.dim + d] = p.src[from * p.dim + d];
+}
+
+__global__ void __launch_bounds__(kThreads) LogprobKernel(CudaLogprobParams p) {
+  __shared__ float scratch[32];
+  __shared__ float maxima[kThreads / 32];
+  const float* logits = p.logits + int64_t{blockIdx.x} * p.vocab;
+  float largest = -CUDART_INF_F;
+  for (int i = threadIdx.x; i < p.vocab; i += kThreads) largest = fmaxf(largest, logits[i]);
+  largest = WarpMax(largest);
+  if (threadIdx.x % 32 == 0) maxima[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (const float other : maxima) largest = fmaxf(largest, other);
+  float sum = 0;
+  for (int i = threadIdx.x; i < p.vocab; i += kThreads) sum += expf(logits[i] - largest);
+  sum = BlockSum(sum, scratch);
+  if (threadIdx.x != 0) return;
+  const int id = p.ids[blockIdx.x];
+  p.out[blockIdx.x] = id < 0 || id >= p.vocab ? 0.0f : logits[id] - largest - logf(sum);
+}
+
+__global__ void __launch_bounds__(kThreads) CopyHeadsKernel(CopyHeadsParams p) {
+  const int64_t row = blockIdx.x;
+  for (int i = threadIdx.x; i < p.num_heads * p.dim; i += kThreads) {
+    const int head = i / p.dim, d = i % p.dim;
+    p.y[row * p.y_stride + head * p.y_head_stride + d] = p.x[row * p.x_stride + head * p.x_head_stride + d];
+  }
+}
+
+}  // namespace
+
+CudaStatus CudaGatherRows(const CudaExec& exec, const CudaGatherRowsParams& params) {
+  if (params.num_rows == 0) return nullptr;
+  GatherKernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  return CudaLaunched("gather_rows of [%lld, %lld]", static_cast<long long>(params.num_rows), static_cast<long long>(params.dim));
+}
+
+CudaStatus CudaLogprobRows(const CudaExec& exec, const CudaLogprobParams& params) {
+  if (params.num_rows == 0) return nullptr;
+  LogprobKernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  return CudaLaunched("logprob_rows of [%lld, %d]", static_cast<long long>(params.num_rows), params.vocab);
+}
+
+CudaStatus CudaCopyHeads(const CudaExec& exec, const CopyHeadsParams& params) {
+  if (params.m == 0) return nullptr;
+  CopyHeadsKernel<<<static_cast<unsigned>(params.m), kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  return CudaLaunched("copy_heads of %lld rows, %d heads of %d", static_cast<long long>(params.m), params.num_heads, params.dim);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,163 @@
+#include "runtime/cuda_memory.h"
+
+#include <algorithm>
+
+namespace cachalot {
+namespace {
+
+constexpr int64_t kMaxLogitTile = 1024;
+constexpr int64_t kMinLogitTile = 32;
+constexpr int32_t kExpandedBlockTokens = 64;
+constexpr int64_t kMaxExpandedBytes = int64_t{1} << 30;  // of the products of kv_b
+
+class Carver {
+ public:
+  explicit Carver(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
+  template <typename T>
+  T* Take(int64_t count) {
+    auto* data = reinterpret_cast<T*>(base_ + static_cast<uintptr_t>(used_));
+    used_ += CudaWorkspace::Padded(count * static_cast<int64_t>(sizeof(T)));
+    return data;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  uintptr_t base_;
+  int64_t used_ = 0;
+};
+
+std::vector<CudaAttentionShape> AttentionShapes(const Model& model) {
+  const ModelSpec& spec = model.spec();
+  const AttentionSpec& a = spec.attention;
+  std::vector<CudaAttentionShape> shapes;
+  const auto add = [&](const CudaAttentionShape& shape) {
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end()) shapes.push_back(shape);
+  };
+  for (const KvGroupSpec& group : model.kv_groups()) {
+    if (group.home != DeviceType::kCuda) continue;
+    add({.num_q_heads = a.num_q_heads, .num_kv_heads = group.num_kv_heads, .k_dim = group.k_dim, .v_dim = group.v_dim,
+         .window = group.window});
+    if (a.kind == AttentionKind::kMla) {
+      add({.num_q_heads = a.num_q_heads, .num_kv_heads = a.num_q_heads, .k_dim = a.q_head_dim(), .v_dim = a.v_dim,
+           .window = group.window});
+    }
+  }
+  return shapes;
+}
+
+// Scratch that a step takes at most: a dry run of everything a step may do, with as many rows as it may have.
+void MeasureWorkspace(const Model& model, const CudaRuntimeOptions& options, CudaStepMemory* memory) {
+  Workspace workspace = Workspace::Over(reinterpret_cast<std::byte*>(uintptr_t{1} << 20), INT64_MAX / 2);
+  CudaStep step;
+  step.exec.deterministic = options.base.deterministic;
+  step.exec.math = options.exact ? CudaMath::kF32 : CudaMath::kFast;
+  step.batch.num_spans = memory->bounds.spans;
+  step.batch.num_rows = memory->bounds.rows;
+  step.num_expanded_tokens = memory->max_expanded_tokens;
+  step.mla_split.block_tokens = kExpandedBlockTokens;
+  const ExecContext exec = {.device = DeviceType::kCuda, .workspace = &workspace,
+                            .deterministic = options.base.deterministic, .cuda = &step};
+  const ModelSpec& spec = model.spec();
+  KvBinding binding;
+  binding.dtype = options.base.kv_dtype;
+  binding.block_tokens = options.base.block_tokens;
+  const std::vector<KvBinding> kv(model.kv_groups().size(), binding);
+  model.Forward(exec, {.num_tokens = memory->bounds.rows, .kv = kv,
+                       .first_layer = spec.num_layers - model.num_cuda_layers()});
+  model.Head(exec, nullptr, memory->logit_tile, nullptr);
+  if (model.has_mtp()) {
+    model.ForwardMtp(exec, {.num_tokens = memory->bounds.rows, .kv = binding});
+    model.MtpHead(exec, nullptr, memory->logit_tile, nullptr);
+  }
+  // Beside a forward: the normalised states of every row, for those who want them.
+  memory->workspace_bytes = std::max(workspace.peak(), Workspace::Padded(int64_t{memory->bounds.rows} * spec.hidden_size * 4));
+  memory->scratch_bytes = step.scratch_bytes;
+}
+
+}  // namespace
+
+CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& model, const CudaRuntimeOptions& options,
+                                     int32_t num_sms, std::byte* base) {
+  const RuntimeOptions& o = options.base;
+  const ModelSpec& spec = model.spec();
+  const int64_t hidden_size = spec.hidden_size;
+  CudaStepMemory m;
+  const auto num_groups = static_cast<int64_t>(model.kv_groups().size());
+  const int64_t blocks_per_seq = (o.max_context + o.block_tokens - 1) / o.block_tokens;
+  m.bounds.spans = o.max_seqs;
+  m.bounds.rows = o.max_step_tokens;
+  // A step gives a sequence blocks for its new tokens; one that enters brings its whole table.
+  m.bounds.writes = static_cast<int32_t>(std::min<int64_t>(o.max_seqs * blocks_per_seq * num_groups, INT32_MAX / 64));
+  m.bounds.setups = o.max_seqs;
+  m.bounds.wanted = o.max_step_tokens;
+  m.logit_tile = std::clamp<int64_t>(o.max_seqs, kMinLogitTile, kMaxLogitTile);
+  m.num_counts = spec.num_moe_layers() * int64_t{spec.moe.num_experts};
+  m.shapes = AttentionShapes(model);
+  const AttentionSpec& a = spec.attention;
+  if (MlaExpandMinTokens(a, o.deterministic ? MlaForm::kAbsorbed : o.mla_form) < INT32_MAX) {
+    const int64_t token_bytes = int64_t{a.num_q_heads} * (a.nope_dim + a.v_dim) * static_cast<int64_t>(sizeof(float));
+    m.max_expanded_tokens = std::min(kMaxExpandedBytes / token_bytes, int64_t{o.max_seqs} * o.max_context);
+    m.expanded_stride = (std::min<int64_t>(o.max_context, m.max_expanded_tokens) + kExpandedBlockTokens - 1) / kExpandedBlockTokens;
+  }
+  MeasureWorkspace(model, options, &m);
+
+  Carver carver(base);
+  const int64_t rows = m.bounds.rows, seqs = o.max_seqs, vocab = spec.vocab_size;
+  m.input = carver.Take<std::byte>(CudaStepInput::Bytes(m.bounds));
+  m.output_bytes = CudaStepOutput::At(nullptr, m.bounds.wanted, m.num_counts).size_bytes;
+  m.output = carver.Take<std::byte>(m.output_bytes);
+  m.state.last_tokens = carver.Take<int32_t>(seqs);
+  m.state.stopped = carver.Take<int32_t>(seqs);
+  m.state.sampling = carver.Take<CudaSampleSlot>(seqs);
+  m.state.num_stops = carver.Take<int32_t>(seqs);
+  m.state.stops = carver.Take<int32_t>(seqs * kMaxCudaStopIds);
+  m.bias = carver.Take<LogitBias>(seqs * kMaxCudaLogitBias);
+  m.counts = carver.Take<uint32_t>(seqs * vocab);
+  m.history = carver.Take<int32_t>(o.max_context);
+  m.spans = carver.Take<SeqSpan>(seqs);
+  m.token_ids = carver.Take<int32_t>(rows);
+  m.row_slots = carver.Take<int32_t>(rows);
+  m.row_positions = carver.Take<int32_t>(rows);
+  m.row_spans = carver.Take<int32_t>(rows);
+  m.wanted_rows = carver.Take<int32_t>(rows);
+  m.wanted_slots = carver.Take<int32_t>(rows);
+  m.wanted_positions = carver.Take<int32_t>(rows);
+  m.top = carver.Take<TokenLogprob>(m.logit_tile * kMaxCudaTopLogprobs);
+  m.modified = carver.Take<float>(m.logit_tile * vocab);
+  m.hidden = carver.Take<float>(rows * hidden_size);
+  m.normed = carver.Take<float>(m.logit_tile * hidden_size);
+  m.logits = carver.Take<float>(m.logit_tile * vocab);
+  if (model.has_mtp()) {
+    m.mtp_states = carver.Take<float>((seqs + rows) * hidden_size);
+    m.mtp_hidden = carver.Take<float>(rows * hidden_size);
+    m.mtp_out = carver.Take<float>(rows * hidden_size);
+    m.mtp_tokens = carver.Take<int32_t>(rows);
+    m.mtp_spans = carver.Take<SeqSpan>(seqs);
+    m.mtp_from = carver.Take<int32_t>(rows + seqs);
+    m.mtp_to = carver.Take<int32_t>(rows + seqs);
+  }
+  CudaBatch largest;
+  largest.num_spans = m.bounds.spans;
+  largest.num_rows = m.bounds.rows;
+  largest.max_q_len = m.bounds.rows;
+  for (const CudaAttentionShape& shape : m.shapes) {
+    m.plan_bytes.push_back(backend.attention_plan_bytes(shape, largest, num_sms));
+    m.plans.push_back(carver.Take<std::byte>(m.plan_bytes.back()));
+  }
+  if (m.max_expanded_tokens > 0) {
+    m.split.block_tokens = kExpandedBlockTokens;
+    m.split.table_stride = m.expanded_stride;
+    m.split.absorbed = carver.Take<SeqSpan>(seqs);
+    m.split.expanded = carver.Take<SeqSpan>(seqs);
+    m.split.row_begins = carver.Take<int64_t>(seqs);
+    m.split.block_begins = carver.Take<int32_t>(seqs);
+    m.split.rows = carver.Take<CudaMlaRow>(m.max_expanded_tokens);
+    m.split.block_tables = carver.Take<int32_t>(seqs * m.expanded_stride);
+  }
+  m.scratch = carver.Take<std::byte>(m.scratch_bytes);
+  m.workspace = carver.Take<std::byte>(m.workspace_bytes);
+  m.total_bytes = carver.used();
+  return m;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,79 @@
+// CudaStepMemory: everything a runtime holds on the device beside weights and KV blocks, carved from one allocation whose
+// size is known before anything is loaded.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/common/cuda_step.h"
+#include "kernels/step/step_cuda.h"
+#include "model/model.h"
+#include "runtime/cuda_step_input.h"
+#include "runtime/runtime.h"
+
+namespace cachalot {
+
+struct CudaRuntimeOptions {
+  RuntimeOptions base;
+  bool exact = false;        // F32 arithmetic throughout
+  bool use_graphs = true;
+  int32_t depth = 1;         // of launched steps; 0 where layers run on the CPU
+};
+
+inline constexpr int32_t kMaxCudaLogitBias = 1024;  // of one sequence
+
+struct CudaStepMemory {
+  // Sizes.
+  CudaStepBounds bounds;          // of any step
+  int64_t logit_tile = 0;         // rows whose logits are in memory at once
+  int64_t num_counts = 0;         // MoE layers x experts
+  int64_t max_expanded_tokens = 0;
+  int64_t expanded_stride = 0;    // blocks of the longest expanded span
+  std::vector<CudaAttentionShape> shapes;
+  // Device memory.
+  std::byte* input = nullptr;     // CudaStepInput
+  std::byte* output = nullptr;    // CudaStepOutput
+  int64_t output_bytes = 0;
+  CudaSlotState state;
+  LogitBias* bias = nullptr;      // [max_seqs, kMaxCudaLogitBias]
+  uint32_t* counts = nullptr;     // [max_seqs, vocab] for the penalties
+  int32_t* history = nullptr;     // [max_context] on its way into counts
+  SeqSpan* spans = nullptr;
+  int32_t* token_ids = nullptr;
+  int32_t* row_slots = nullptr;
+  int32_t* row_positions = nullptr;
+  int32_t* row_spans = nullptr;
+  int32_t* wanted_rows = nullptr;
+  int32_t* wanted_slots = nullptr;
+  int32_t* wanted_positions = nullptr;
+  TokenLogprob* top = nullptr;    // [logit_tile, kMaxCudaTopLogprobs]
+  float* modified = nullptr;      // [logit_tile, vocab]
+  float* hidden = nullptr;        // [rows, hidden_size]
+  float* normed = nullptr;        // [logit_tile, hidden_size]
+  float* logits = nullptr;        // [logit_tile, vocab]
+  // MTP: [max_seqs + rows, hidden_size], the slots' last states, then the step's; and the MTP batch.
+  float* mtp_states = nullptr;
+  float* mtp_hidden = nullptr;    // [rows, hidden_size]
+  float* mtp_out = nullptr;       // [rows, hidden_size]
+  int32_t* mtp_tokens = nullptr;  // [rows]
+  SeqSpan* mtp_spans = nullptr;
+  int32_t* mtp_from = nullptr;    // [rows] rows of mtp_states
+  int32_t* mtp_to = nullptr;
+  std::vector<std::byte*> plans;  // one a shape
+  std::vector<int64_t> plan_bytes;
+  CudaMlaSplitParams split;
+  std::byte* scratch = nullptr;   // of the matmuls
+  int64_t scratch_bytes = 0;
+  std::byte* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+  int64_t total_bytes = 0;
+
+  // Lays everything out from `base` (null: only to learn the size).
+  static CudaStepMemory Carve(const CudaBackend& backend, const Model& model, const CudaRuntimeOptions& options, int32_t num_sms,
+                              std::byte* base);
+};
+
+// Writes of block tables that one graph launch can carry; a step with more is launched op by op.
+inline int32_t MaxGraphWrites(int32_t bucket, size_t num_groups) { return bucket * static_cast<int32_t>(num_groups); }
+
+}  // namespace cachalot

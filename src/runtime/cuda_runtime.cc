@@ -1,0 +1,487 @@
+#include "runtime/cuda_runtime.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/fault.h"
+#include "base/log.h"
+#include "runtime/cuda_runtime_device.h"
+
+namespace cachalot {
+namespace {
+
+// What the driver keeps for a captured step, both copies; measured (docs/measurements), rounded up.
+constexpr int64_t kGraphBytes = int64_t{6} << 20;
+// Kernels, cuBLASLt and the context's own heap.
+constexpr int64_t kDriverBytes = int64_t{256} << 20;
+
+KvStoreOptions KvOptions(const RuntimeOptions& options, const CudaBackend* backend) {
+  return {.dtype = options.kv_dtype,
+          .block_tokens = options.block_tokens,
+          .max_seqs = options.max_seqs,
+          .max_context = options.max_context,
+          .capacity_tokens = options.kv_tokens,
+          .cuda = backend};
+}
+
+int64_t CpuWorkspaceBytes(const ModelSpec& spec, const RuntimeOptions& options) {
+  return Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, 1, options.num_threads);
+}
+
+bool HasCpuLayers(const Model& model) { return model.num_cuda_layers() < model.spec().num_layers; }
+
+}  // namespace
+
+// --- What dies with the device ---
+
+CudaRuntime::Device::~Device() {
+  if (stream != nullptr) (void)backend->stream_synchronize(stream);
+  for (auto& [bucket, graph] : graphs) {
+    for (void* launchable : graph.launchable) {
+      if (launchable != nullptr) (void)backend->step_graph_destroy(launchable);
+    }
+  }
+  for (InFlight& step_in_flight : in_flight) {
+    if (step_in_flight.done != nullptr) (void)backend->event_destroy(step_in_flight.done);
+  }
+  for (void* buffer : host_buffers) (void)backend->release_host(buffer);
+  if (stream != nullptr) (void)backend->stream_destroy(stream);
+}
+
+void* CudaRuntime::Device::AllocateHost(int64_t bytes, Status* status) {
+  void* data = nullptr;
+  if (status->ok()) *status = FromCuda(backend->allocate_host(bytes, &data));
+  if (data != nullptr) host_buffers.push_back(data);
+  return data;
+}
+
+// --- Creation ---
+
+std::vector<int32_t> CudaRuntime::MakeBuckets(int32_t max_seqs) {
+  std::vector<int32_t> buckets;
+  for (int32_t size = 1; size < max_seqs; size += size < 8 ? 1 : size < 16 ? 2 : size < 32 ? 4 : size < 64 ? 8 : size < 256 ? 16 : 64) {
+    buckets.push_back(size);
+  }
+  buckets.push_back(max_seqs);
+  return buckets;
+}
+
+CudaRuntime::Memory CudaRuntime::PlanMemory(const CudaBackend& backend, const Model& planned, const CudaRuntimeOptions& options,
+                                            int32_t num_sms) {
+  const KvStoreOptions kv = KvOptions(options.base, &backend);
+  const ModelSpec& spec = planned.spec();
+  Memory memory;
+  memory.weight_bytes = planned.weight_bytes().cuda;
+  memory.kv_bytes = KvStore::PlanBytes(planned.kv_groups(), kv, DeviceType::kCuda);
+  const CudaStepMemory step = CudaStepMemory::Carve(backend, planned, options, num_sms, nullptr);
+  memory.workspace_bytes = step.total_bytes;
+  const auto num_graphs = options.use_graphs ? static_cast<int64_t>(MakeBuckets(options.base.max_seqs).size()) : 0;
+  memory.graph_bytes = kDriverBytes + num_graphs * kGraphBytes;
+  memory.host_kv_bytes = KvStore::PlanBytes(planned.kv_groups(), kv, DeviceType::kCpu);
+  memory.host_bytes = 2 * (CudaStepInput::Bytes(step.bounds) + step.output_bytes +
+                           int64_t{step.bounds.wanted} * kMaxCudaTopLogprobs * static_cast<int64_t>(sizeof(TokenLogprob)));
+  if (HasCpuLayers(planned)) {
+    memory.host_bytes += CpuWorkspaceBytes(spec, options.base) + int64_t{options.base.max_step_tokens} * spec.hidden_size * 4;
+  }
+  return memory;
+}
+
+Result<std::unique_ptr<CudaRuntime>> CudaRuntime::Create(const CudaBackend* backend, std::function<Result<CudaModel>()> load,
+                                                         std::unique_ptr<ThreadPool> pool, const CudaRuntimeOptions& options) {
+  auto runtime = std::unique_ptr<CudaRuntime>(new CudaRuntime());
+  runtime->backend_ = backend;
+  runtime->options_ = options;
+  runtime->load_ = std::move(load);
+  runtime->pool_ = std::move(pool);
+  runtime->mla_form_ = options.base.deterministic ? MlaForm::kAbsorbed : options.base.mla_form;
+  runtime->buckets_ = MakeBuckets(options.base.max_seqs);
+  RETURN_IF_ERROR(FromCuda(backend->device_info(0, &runtime->device_info_)));
+  RETURN_IF_ERROR(runtime->BuildDevice());
+  return runtime;
+}
+
+CudaRuntime::~CudaRuntime() = default;
+
+const Model& CudaRuntime::model() const { return *device_->model.model; }
+
+Result<double> CudaRuntime::ReadBandwidth() const {
+  double bytes_per_second = 0;
+  RETURN_IF_ERROR(FromCuda(backend_->read_bandwidth(int64_t{1} << 30, 5, &bytes_per_second)));
+  return bytes_per_second;
+}
+
+int32_t CudaRuntime::num_graphs() const { return static_cast<int32_t>(device_->graphs.size()); }
+
+Status CudaRuntime::BuildDevice() {
+  device_ = std::make_unique<Device>(backend_);
+  Device& d = *device_;
+  const RuntimeOptions& o = options_.base;
+  ASSIGN_OR_RETURN(d.model, load_());
+  const Model& model = *d.model.model;
+  const ModelSpec& spec = model.spec();
+  RETURN_IF_ERROR(FromCuda(backend_->stream_create(false, &d.stream)));
+  ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(model.kv_groups(), KvOptions(o, backend_)));
+  const int64_t bytes = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, nullptr).total_bytes;
+  ASSIGN_OR_RETURN(d.step_buffer, CudaBuffer::Allocate(backend_, bytes));
+  RETURN_IF_ERROR(FromCuda(backend_->fill(d.step_buffer.data(), 0, bytes, nullptr)));
+  RETURN_IF_ERROR(FromCuda(backend_->stream_synchronize(nullptr)));
+  d.memory = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, d.step_buffer.data());
+  const CudaStepMemory& m = d.memory;
+  if (model.kv_groups().size() > static_cast<size_t>(kMaxCudaKvGroups)) {
+    return Unsupported("{} KV groups, at most {}", model.kv_groups().size(), kMaxCudaKvGroups);
+  }
+
+  Status status;
+  for (InFlight& step : d.in_flight) {
+    step.input_host = static_cast<std::byte*>(d.AllocateHost(CudaStepInput::Bytes(m.bounds), &status));
+    step.output_host = static_cast<std::byte*>(d.AllocateHost(m.output_bytes, &status));
+    step.top_host = static_cast<TokenLogprob*>(d.AllocateHost(
+        int64_t{m.bounds.wanted} * kMaxCudaTopLogprobs * static_cast<int64_t>(sizeof(TokenLogprob)), &status));
+    RETURN_IF_ERROR(status);
+    RETURN_IF_ERROR(FromCuda(backend_->event_create(false, &step.done)));
+    step.spans.reserve(static_cast<size_t>(o.max_seqs));
+    step.row_begin.reserve(static_cast<size_t>(o.max_seqs));
+    step.row_order.reserve(static_cast<size_t>(o.max_seqs));
+    step.wanted.reserve(static_cast<size_t>(o.max_step_tokens));
+    step.result.rows.reserve(static_cast<size_t>(o.max_seqs));
+    step.result.expert_counts.reserve(static_cast<size_t>(m.num_counts));
+  }
+  d.workspace = Workspace::Over(m.workspace, m.workspace_bytes);
+  d.step.backend = backend_;
+  d.step.exec = {.stream = d.stream,
+                 .num_sms = device_info_.num_sms,
+                 .math = options_.exact ? CudaMath::kF32 : CudaMath::kFast,
+                 .deterministic = o.deterministic,
+                 .workspace = m.scratch,
+                 .workspace_bytes = m.scratch_bytes};
+  d.step.attention.reserve(m.shapes.size());
+  d.exec = {.device = DeviceType::kCuda, .isa = o.isa, .pool = pool_.get(), .workspace = &d.workspace,
+            .deterministic = o.deterministic, .cuda = &d.step};
+  d.last_tokens.assign(static_cast<size_t>(o.max_seqs), -1);
+  const bool split = HasCpuLayers(model);
+  if (split) {
+    ASSIGN_OR_RETURN(d.cpu_workspace, Workspace::Allocate(CpuWorkspaceBytes(spec, o)));
+    d.cpu_exec = {.isa = o.isa, .pool = pool_.get(), .workspace = &d.cpu_workspace, .deterministic = o.deterministic};
+    d.cpu_hidden = static_cast<float*>(d.AllocateHost(int64_t{o.max_step_tokens} * spec.hidden_size * 4, &status));
+    RETURN_IF_ERROR(status);
+    d.cpu_tokens.resize(static_cast<size_t>(o.max_step_tokens));
+    d.cpu_positions.resize(static_cast<size_t>(o.max_step_tokens));
+    d.cpu_counts.resize(static_cast<size_t>(m.num_counts));
+  }
+  info_ = {.max_seqs = o.max_seqs,
+           .max_step_tokens = o.max_step_tokens,
+           .max_context = o.max_context,
+           .vocab_size = spec.vocab_size,
+           .num_experts = spec.moe.num_experts,
+           .depth = split ? 0 : options_.depth,
+           .max_logit_rows = o.max_logit_rows,
+           .kv_groups = d.kv.infos()};
+  next_step_ = next_collect_ = 0;
+  return Status::Ok();
+}
+
+// --- Launch ---
+
+int32_t CudaRuntime::Bucket(int32_t num_rows) const {
+  return *std::lower_bound(buckets_.begin(), buckets_.end(), num_rows);
+}
+
+// Decode: a token a sequence, from the device or the host, and nothing wanted but the next ones.
+bool CudaRuntime::FitsGraph(const StepPlan& plan) const {
+  if (!options_.use_graphs || !plan.setups.empty() || plan.rows.empty()) return false;
+  const auto num_rows = static_cast<int32_t>(plan.rows.size());
+  if (static_cast<int64_t>(plan.block_writes.size()) > MaxGraphWrites(Bucket(num_rows), info_.kv_groups.size())) return false;
+  constexpr uint32_t kGraphOutputs = kOutputSample | kOutputTopLogprobs;
+  return std::all_of(plan.rows.begin(), plan.rows.end(), [](const PlanRow& row) {
+    return row.q_len == 1 && (row.outputs & kOutputSample) != 0 && (row.outputs & ~kGraphOutputs) == 0;
+  });
+}
+
+void CudaRuntime::Order(const StepPlan& plan, InFlight* step) {
+  const AttentionSpec& attention = model().spec().attention;
+  const CudaStepMemory& m = device_->memory;
+  // Which rows are expanded is decided by their length alone, here and on the device: where they are too many for the
+  // scratch, only longer ones are.
+  int32_t min_tokens = m.max_expanded_tokens > 0 ? MlaExpandMinTokens(attention, mla_form_) : INT32_MAX;
+  const int64_t longest = m.expanded_stride * m.split.block_tokens;
+  const auto expands = [&](const PlanRow& row) {
+    return row.q_len >= min_tokens && row.num_computed + row.q_len <= longest;
+  };
+  while (min_tokens < INT32_MAX) {
+    int64_t tokens = 0;
+    int32_t shortest = INT32_MAX - 1;
+    for (const PlanRow& row : plan.rows) {
+      if (!expands(row)) continue;
+      tokens += row.num_computed + row.q_len;
+      shortest = std::min(shortest, row.q_len);
+    }
+    step->num_expanded_tokens = tokens;
+    if (tokens <= m.max_expanded_tokens) break;
+    min_tokens = shortest + 1;
+  }
+  step->expand_min_tokens = min_tokens;
+  if (min_tokens == INT32_MAX) step->num_expanded_tokens = 0;
+
+  step->spans.clear();
+  step->row_order.clear();
+  step->row_begin.assign(plan.rows.size(), 0);
+  step->num_expanded = 0;
+  step->max_q_len = 0;
+  int32_t next = 0;
+  for (const bool expanded : {false, true}) {
+    for (size_t r = 0; r < plan.rows.size(); ++r) {
+      const PlanRow& row = plan.rows[r];
+      DCHECK(row.q_len > 0 && row.num_computed + row.q_len <= options_.base.max_context);
+      if (expands(row) != expanded) continue;
+      step->num_expanded += expanded;
+      step->row_begin[r] = next;
+      step->row_order.push_back(static_cast<int32_t>(r));
+      step->spans.push_back({.slot = row.slot, .q_begin = next, .q_len = row.q_len, .kv_len = row.num_computed + row.q_len});
+      step->max_q_len = std::max(step->max_q_len, row.q_len);
+      next += row.q_len;
+    }
+  }
+  step->num_rows = next;
+}
+
+void CudaRuntime::FillSetup(const StepPlan& plan, const SlotSetup& setup, CudaSlotSetup* out) {
+  const SamplingConfig& config = setup.sampling;
+  *out = {};
+  out->slot = setup.slot;
+  if (setup.history_len > 0) out->last_token = plan.history_ids[static_cast<size_t>(setup.history_begin + setup.history_len - 1)];
+  out->num_stops = std::min(setup.stop_len, kMaxCudaStopIds);
+  for (int32_t i = 0; i < out->num_stops; ++i) out->stops[i] = plan.stop_ids[static_cast<size_t>(setup.stop_begin + i)];
+  out->sampling.sampling = {.temperature = config.temperature,
+                            .top_k = config.top_k,
+                            .top_p = config.top_p,
+                            .min_p = config.min_p,
+                            .repetition_penalty = config.repetition_penalty,
+                            .presence_penalty = config.presence_penalty,
+                            .frequency_penalty = config.frequency_penalty,
+                            .seed = config.seed};
+  out->sampling.bias_begin = setup.slot * kMaxCudaLogitBias;
+  out->sampling.bias_len = static_cast<int32_t>(config.logit_bias.size());
+  out->sampling.counts_row = config.has_penalties() ? setup.slot : -1;
+}
+
+// What is too long for the step's input: biases, and the tokens that penalties count.
+Status CudaRuntime::SendSetups(const StepPlan& plan) {
+  Device& d = *device_;
+  const CudaStepMemory& m = d.memory;
+  static_assert(sizeof(TokenBias) == sizeof(LogitBias));
+  for (const SlotSetup& setup : plan.setups) {
+    const auto& bias = setup.sampling.logit_bias;
+    if (bias.size() > static_cast<size_t>(kMaxCudaLogitBias)) {
+      return InvalidArgument("{} logit biases, at most {} on the GPU", bias.size(), kMaxCudaLogitBias);
+    }
+    RETURN_IF_ERROR(FromCuda(backend_->copy(m.bias + setup.slot * kMaxCudaLogitBias, bias.data(),
+                                            static_cast<int64_t>(bias.size() * sizeof(LogitBias)), d.stream)));
+    if (!setup.sampling.has_penalties()) continue;
+    RETURN_IF_ERROR(FromCuda(backend_->copy(m.history, plan.history_ids.data() + setup.history_begin,
+                                            setup.history_len * int64_t{sizeof(int32_t)}, d.stream)));
+    RETURN_IF_ERROR(FromCuda(backend_->sample_history(
+        d.step.exec, {.counts = m.counts + int64_t{setup.slot} * info_.vocab_size,
+                      .vocab = info_.vocab_size,
+                      .token_ids = m.history,
+                      .num_tokens = setup.history_len,
+                      .num_prompt = setup.history_num_prompt})));
+  }
+  return Status::Ok();
+}
+
+Status CudaRuntime::FillInput(const StepPlan& plan, const CudaStepBounds& bounds, InFlight* step) {
+  Device& d = *device_;
+  const bool split = HasCpuLayers(*d.model.model);
+  step->input = CudaStepInput::At(step->input_host, bounds);
+  step->output = CudaStepOutput::At(step->output_host, bounds.wanted, d.memory.num_counts);
+  CudaStepInput& in = step->input;
+  *in.header = {};
+  std::copy(step->spans.begin(), step->spans.end(), in.spans);
+  in.header->num_spans = static_cast<int32_t>(step->spans.size());
+  in.header->num_rows = static_cast<int32_t>(step->num_rows);
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const PlanRow& row = plan.rows[r];
+    int32_t* tokens = in.tokens + step->row_begin[r];
+    if (row.token_begin >= 0) std::copy_n(plan.token_ids.begin() + row.token_begin, row.q_len, tokens);
+    else tokens[0] = split ? d.last_tokens[static_cast<size_t>(row.slot)] : -1;
+  }
+  for (const BlockWrite& write : plan.block_writes) {
+    if (!d.kv.OnGpu(write.group)) d.kv.Write(write);
+    else in.writes[in.header->num_writes++] = {write.slot, write.group, write.index, write.block_id};
+  }
+  for (const SlotSetup& setup : plan.setups) FillSetup(plan, setup, &in.setups[in.header->num_setups++]);
+
+  step->wanted.clear();
+  step->any_top = step->any_targets = false;
+  int32_t num_wanted = 0;
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const PlanRow& row = plan.rows[r];
+    const bool every = (row.outputs & (kOutputAllLogits | kOutputPromptLogprobs)) != 0;
+    if (!every && (row.outputs & kOutputSample) == 0) continue;
+    for (int32_t i = every ? 0 : row.q_len - 1; i < row.q_len; ++i, ++num_wanted) {
+      step->wanted.push_back({static_cast<int32_t>(r), i});
+      const int32_t at = step->row_begin[r] + i;
+      const bool sampled = (row.outputs & kOutputSample) != 0 && i + 1 == row.q_len;
+      in.wanted[num_wanted] = sampled ? at : ~at;
+      const bool top = sampled && (row.outputs & kOutputTopLogprobs) != 0;
+      in.num_top[num_wanted] = top ? std::min(row.num_top_logprobs, kMaxCudaTopLogprobs) : -1;
+      step->any_top |= top && row.num_top_logprobs > 0;
+      int32_t target = -1;
+      if ((row.outputs & kOutputPromptLogprobs) != 0) {
+        target = i + 1 < row.q_len ? plan.token_ids[static_cast<size_t>(row.token_begin + i + 1)] : row.next_token;
+      }
+      in.target_ids[num_wanted] = target;
+      step->any_targets |= target >= 0;
+    }
+  }
+  in.header->num_wanted = num_wanted;
+  return Status::Ok();
+}
+
+Status CudaRuntime::Launch(const StepPlan& plan) {
+  Device& d = *device_;
+  InFlight& step = d.in_flight[next_step_ % 2];
+  CHECK(!step.active && next_step_ - next_collect_ <= static_cast<uint64_t>(info_.depth)) << "collect a step before the next";
+  CHECK(plan.num_tokens() <= options_.base.max_step_tokens && plan.rows.size() <= static_cast<size_t>(info_.max_seqs));
+  if (FaultHits("device.op")) return DeviceError("step {}: injected fault", plan.step_id);
+  step.plan = &plan;
+  step.result.Clear();
+  step.result.step_id = plan.step_id;
+  Order(plan, &step);
+  for (const BlockCopy& copy : plan.block_copies) {
+    if (d.kv.OnGpu(copy.group)) RETURN_IF_ERROR(d.kv.CopyOnGpu(copy, d.stream));
+    else d.kv.Copy(copy);
+  }
+  RETURN_IF_ERROR(SendSetups(plan));
+  if (FitsGraph(plan)) {
+    const int32_t bucket = Bucket(static_cast<int32_t>(plan.rows.size()));
+    const CudaStepBounds bounds = {bucket, bucket, MaxGraphWrites(bucket, info_.kv_groups.size()), 0, bucket};
+    RETURN_IF_ERROR(FillInput(plan, bounds, &step));
+    RETURN_IF_ERROR(RunCpuLayers(plan, &step));
+    RETURN_IF_ERROR(LaunchGraph(bucket, &step));
+  } else {
+    RETURN_IF_ERROR(LaunchOps(plan, &step));
+  }
+  RETURN_IF_ERROR(FromCuda(backend_->event_record(step.done, d.stream)));
+  step.active = true;
+  ++next_step_;
+  return Status::Ok();
+}
+
+Status CudaRuntime::LaunchGraph(int32_t bucket, InFlight* step) {
+  Device& d = *device_;
+  Device::Graph& graph = d.graphs[bucket];
+  const size_t mine = next_step_ % 2;
+  if (graph.launchable[mine] == nullptr) {
+    const CudaStepBounds bounds = {bucket, bucket, MaxGraphWrites(bucket, info_.kv_groups.size()), 0, bucket};
+    SetBatch(bounds, 1, 0);
+    void* captured = nullptr;
+    RETURN_IF_ERROR(FromCuda(backend_->graph_begin(d.stream)));
+    EnqueueForward(bounds, nullptr);
+    EnqueueOutputs(0, bucket, d.memory.hidden);
+    const Status ended = FromCuda(backend_->graph_end(d.stream, &captured));
+    RETURN_IF_ERROR(d.step.status);
+    RETURN_IF_ERROR(ended);
+    Status made;
+    for (size_t i = 0; i < graph.launchable.size() && made.ok(); ++i) {
+      const CudaStepCopies copies = {.in_dst = d.memory.input,
+                                     .in_src = d.in_flight[i].input_host,
+                                     .in_bytes = CudaStepInput::Bytes(bounds),
+                                     .out_dst = d.in_flight[i].output_host,
+                                     .out_src = d.memory.output,
+                                     .out_bytes = step->output.size_bytes};
+      made = FromCuda(backend_->step_graph_create(copies, captured, &graph.launchable[i]));
+    }
+    RETURN_IF_ERROR(FromCuda(backend_->graph_release(captured)));
+    RETURN_IF_ERROR(made);
+  }
+  ++num_graph_launches_;
+  RETURN_IF_ERROR(FromCuda(backend_->step_graph_launch(graph.launchable[mine], d.stream)));
+  if (!step->any_top) return Status::Ok();
+  return FromCuda(backend_->copy(step->top_host, d.memory.top,
+                                 static_cast<int64_t>(step->wanted.size()) * kMaxCudaTopLogprobs * int64_t{sizeof(TokenLogprob)},
+                                 d.stream));
+}
+
+// --- Collect ---
+
+Status CudaRuntime::Collect(StepResult* result) {
+  Device& d = *device_;
+  CHECK(next_collect_ < next_step_);
+  InFlight& step = d.in_flight[next_collect_ % 2];
+  RETURN_IF_ERROR(FromCuda(backend_->event_synchronize(step.done)));
+  step.active = false;
+  ++next_collect_;
+  if (FaultHits("device.lost")) return DeviceError("step {}: the device is lost (injected)", step.result.step_id);
+
+  StepResult& out = step.result;
+  const StepPlan& plan = *step.plan;
+  if (out.rows.empty()) {
+    for (const PlanRow& row : plan.rows) {
+      ResultRow result_row;
+      result_row.slot = row.slot;
+      result_row.num_computed = row.num_computed + row.q_len;
+      out.rows.push_back(result_row);
+    }
+  }
+  for (size_t i = 0; i < step.wanted.size(); ++i) {
+    const auto r = static_cast<size_t>(step.wanted[i].row_idx);
+    const PlanRow& row = plan.rows[r];
+    ResultRow& to = out.rows[r];
+    if (step.input.target_ids[i] >= 0) {
+      if (to.prompt_logprob_len++ == 0) to.prompt_logprob_begin = static_cast<int32_t>(out.prompt_logprobs.size());
+      out.prompt_logprobs.push_back(step.output.target_logprobs[i]);
+    }
+    if ((row.outputs & kOutputSample) == 0 || step.wanted[i].position + 1 != row.q_len) continue;
+    to.sampled_token = step.output.tokens[i];
+    d.last_tokens[static_cast<size_t>(row.slot)] = to.sampled_token;
+    if (step.input.num_top[i] < 0) continue;
+    to.sampled_logprob = step.output.logprobs[i];
+    to.top_begin = static_cast<int32_t>(out.top_logprobs.size());
+    to.top_len = step.input.num_top[i];
+    for (int32_t t = 0; t < to.top_len; ++t) {
+      const TokenLogprob& entry = step.top_host[static_cast<int64_t>(i) * kMaxCudaTopLogprobs + t];
+      out.top_logprobs.push_back({entry.token_id, entry.logprob});
+    }
+  }
+  out.expert_counts.assign(step.output.expert_counts, step.output.expert_counts + d.memory.num_counts);
+  for (size_t i = 0; i < d.cpu_counts.size(); ++i) out.expert_counts[i] += d.cpu_counts[i];
+  CountBytes(step);
+  std::swap(*result, out);
+  return Status::Ok();
+}
+
+void CudaRuntime::CountBytes(const InFlight& step) {
+  const Model& m = model();
+  int64_t experts = 0;
+  const int64_t per_layer = m.spec().moe.num_experts;
+  for (size_t i = 0; i < step.result.expert_counts.size(); ++i) {
+    if (step.result.expert_counts[i] > 0) experts += m.expert_bytes(static_cast<int32_t>(static_cast<int64_t>(i) / per_layer));
+  }
+  moved_bytes_ += m.dense_bytes() + experts;
+  for (const KvGroupSpec& group : m.kv_groups()) {
+    const int64_t token_bytes = group.BlockBytes(options_.base.kv_dtype, 1);
+    for (const SeqSpan& span : step.spans) {
+      const int64_t read = group.window > 0 ? std::min(span.kv_len, group.window + span.q_len) : span.kv_len;
+      moved_bytes_ += read * token_bytes;
+    }
+  }
+}
+
+// --- Faults ---
+
+Status CudaRuntime::Recover() {
+  bool lost = FaultHits("device.rebuild");
+  if (device_ != nullptr) {
+    for (InFlight& step : device_->in_flight) step.active = false;
+    next_step_ = next_collect_ = 0;
+    device_->step.status = Status::Ok();
+    if (!lost && FromCuda(backend_->stream_synchronize(device_->stream)).ok()) return Status::Ok();
+  }
+  LOG_WARN("the GPU is lost: it is reset and the model is loaded again");
+  device_.reset();
+  RETURN_IF_ERROR(FromCuda(backend_->reset_device()));
+  return BuildDevice();
+}
+
+}  // namespace cachalot

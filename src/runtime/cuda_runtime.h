@@ -1,0 +1,106 @@
+// CudaRuntime: turns step plans into work on one GPU; the first layers may run on the CPU. All step state lives on the
+// device, so a step can be launched before the last one is collected (depth 1).
+//
+// Decode, where every sequence adds one token, is one graph launch: copy in, compute, copy out. Graphs are captured when a
+// bucket of batch sizes is first needed, and all share one memory; rows beyond the batch are padding that no op looks at.
+// Every other step launches the same ops one by one. Both give the same bits.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "runtime/cuda_memory.h"
+#include "runtime/executor.h"
+#include "runtime/kv_store.h"
+
+namespace cachalot {
+
+// A model whose GPU weights lie in `arena`.
+struct CudaModel {
+  std::unique_ptr<Model> model;
+  CudaBuffer arena;
+};
+
+class CudaRuntime final : public StepExecutor {
+ public:
+  struct Memory {
+    int64_t weight_bytes = 0;     // device
+    int64_t kv_bytes = 0;         // device
+    int64_t workspace_bytes = 0;  // device: state, activations, logits, scratch
+    int64_t graph_bytes = 0;      // device: an estimate of what the driver keeps for graphs and kernels
+    int64_t host_kv_bytes = 0;
+    int64_t host_bytes = 0;       // activations and scratch of the layers on the CPU, page-locked buffers
+    int64_t device_bytes() const { return weight_bytes + kv_bytes + workspace_bytes + graph_bytes; }
+  };
+  // `planned` is Model::Plan's.
+  static Memory PlanMemory(const CudaBackend& backend, const Model& planned, const CudaRuntimeOptions& options, int32_t num_sms);
+
+  // `load` loads the model, now and again after the device was lost. `pool` also serves the layers on the CPU.
+  static Result<std::unique_ptr<CudaRuntime>> Create(const CudaBackend* backend, std::function<Result<CudaModel>()> load,
+                                                     std::unique_ptr<ThreadPool> pool, const CudaRuntimeOptions& options);
+  ~CudaRuntime() override;
+
+  const ExecutorInfo& info() const override { return info_; }
+  Status Launch(const StepPlan& plan) override;
+  Status Collect(StepResult* result) override;
+  // Waits for the device. Where it is lost, it is reset, the weights are loaded and all state is built anew.
+  Status Recover() override;
+
+  // What a step must read at least: every dense weight once, the experts that got a token, the cached tokens.
+  int64_t moved_bytes() const override { return moved_bytes_; }
+
+  // Bytes a second at which the device can read its memory, measured now; takes 1 GiB beside the plan for a moment.
+  Result<double> ReadBandwidth() const;
+
+  const Model& model() const;
+  const CudaRuntimeOptions& options() const { return options_; }
+  const CudaDeviceInfo& device() const { return device_info_; }
+  int64_t num_graph_launches() const { return num_graph_launches_; }
+  int32_t num_graphs() const;
+
+ private:
+  struct Device;  // everything that dies with the device
+  struct InFlight;
+
+  CudaRuntime() = default;
+  Status BuildDevice();
+  static std::vector<int32_t> MakeBuckets(int32_t max_seqs);
+  bool FitsGraph(const StepPlan& plan) const;
+  int32_t Bucket(int32_t num_rows) const;
+
+  // The parts of Launch (cuda_runtime.cc).
+  void Order(const StepPlan& plan, InFlight* step);
+  Status FillInput(const StepPlan& plan, const CudaStepBounds& bounds, InFlight* step);
+  void FillSetup(const StepPlan& plan, const SlotSetup& setup, CudaSlotSetup* out);
+  Status SendSetups(const StepPlan& plan);
+  Status LaunchGraph(int32_t bucket, InFlight* step);
+  Status LaunchOps(const StepPlan& plan, InFlight* step);
+  void CountBytes(const InFlight& step);
+  // The ops of a step (cuda_step_ops.cc).
+  void SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int64_t expanded_tokens);
+  void EnqueueForward(const CudaStepBounds& bounds, const InFlight* step);
+  void EnqueueOutputs(int64_t begin, int64_t count, const float* hidden);
+  Status RunCpuLayers(const StepPlan& plan, InFlight* step);
+  Status SendOutputs(const StepPlan& plan, InFlight* step);
+  Status SendMtp(const StepPlan& plan, InFlight* step);
+  Status Download(const void* device, int64_t bytes, void* host);
+
+  CudaRuntimeOptions options_;
+  ExecutorInfo info_;
+  CudaDeviceInfo device_info_;
+  const CudaBackend* backend_ = nullptr;
+  std::function<Result<CudaModel>()> load_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<Device> device_;
+  MlaForm mla_form_ = MlaForm::kByCost;
+  std::vector<int32_t> buckets_;
+  int64_t num_graph_launches_ = 0;
+  int64_t moved_bytes_ = 0;
+  uint64_t next_step_ = 0;    // of launches: says whose buffers are used
+  uint64_t next_collect_ = 0;
+};
+
+}  // namespace cachalot
