@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/engine.h"
-#include "engine/model_bundle.h"
-#include "golden/golden_case.h"
-#include "runtime/runtime.h"
+#include "golden/golden_harness.h"
 #include "support/hf_to_gguf.h"
 
 namespace cachalot {
 namespace {
-
-// The one place for how far logits may be from the reference's (whose deviation is about 1.4).
-constexpr float kReferenceTolerance = 2e-3f;
-constexpr float kOptimisedTolerance = 2e-2f;
 
 // Sanitized builds are ten times slower and look for other faults: one variant of each kind is enough there.
 #ifdef CACHALOT_SANITIZED
@@ -24,102 +17,6 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
-
-struct Outcome {
-  std::vector<float> logits;       // of the prompt, [tokens, vocab]
-  std::vector<int32_t> generated;
-  std::vector<float> generated_logits;
-};
-
-struct Variant {
-  std::string isa = "ref";
-  int32_t chunk = 512;
-  int32_t num_others = 0;          // sequences beside it, of other lengths
-  bool deterministic = false;
-  MlaForm mla_form = MlaForm::kByCost;
-};
-
-class Harness {
- public:
-  static Result<std::unique_ptr<Harness>> Open(const GoldenCase& golden, const Variant& variant) {
-    auto harness = std::make_unique<Harness>();
-    ModelOptions options;
-    options.path = golden.folder;
-    options.isa = variant.isa;
-    options.kv_type = "f32";
-    options.num_threads = 2;
-    options.max_seqs = 1 + variant.num_others;
-    options.max_step_tokens = 512;
-    options.max_logit_rows = 512;
-    options.deterministic = variant.deterministic;
-    options.mla_form = variant.mla_form;
-    ASSIGN_OR_RETURN(harness->bundle_, OpenModel(options));
-    EngineOptions engine_options;
-    engine_options.prefill_chunk = variant.chunk;
-    ASSIGN_OR_RETURN(harness->engine_, Engine::Create(harness->bundle_.runtime.get(), nullptr, engine_options));
-    harness->num_others_ = variant.num_others;
-    return harness;
-  }
-
-  Result<Outcome> Generate(const GoldenCase& golden, size_t prompt_tokens, int32_t max_tokens) {
-    Outcome run;
-    Status error;
-    Request request;
-    request.prompt_ids.assign(golden.tokens.begin(), golden.tokens.begin() + static_cast<int64_t>(prompt_tokens));
-    request.max_tokens = max_tokens;
-    request.all_logits = true;
-    const size_t prompt_logits = prompt_tokens * static_cast<size_t>(golden.vocab);
-    for (int32_t i = 0; i < num_others_; ++i) {
-      Request other;
-      const int64_t begin = 3 * (i + 1);
-      other.prompt_ids.assign(golden.tokens.begin() + begin, golden.tokens.begin() + begin + 5 + 11 * i);
-      other.max_tokens = 20;
-      ASSIGN_OR_RETURN(const uint64_t id, engine_->Submit(std::move(other), [](const RequestOutput&) {}));
-      (void)id;
-    }
-    ASSIGN_OR_RETURN(const uint64_t id, engine_->Submit(std::move(request), [&](const RequestOutput& output) {
-      for (float logit : output.logits) {
-        (run.logits.size() < prompt_logits ? run.logits : run.generated_logits).push_back(logit);
-      }
-      run.generated.insert(run.generated.end(), output.token_ids.begin(), output.token_ids.end());
-      if (output.finished && output.finish_reason == FinishReason::kError) error = output.error;
-    }));
-    (void)id;
-    RETURN_IF_ERROR(engine_->RunUntilIdle());
-    if (!error.ok()) return error;
-    return run;
-  }
-
- private:
-  ModelBundle bundle_;
-  std::unique_ptr<Engine> engine_;
-  int32_t num_others_ = 0;
-};
-
-float MaxDifference(const std::vector<float>& a, const std::vector<float>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  float worst = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const float difference = std::abs(a[i] - b[i]);
-    if (!(difference <= worst)) worst = difference;  // a NaN is the worst of all, and stays
-    if (std::isnan(difference)) return difference;
-  }
-  return worst;
-}
-
-int32_t ArgMax(const float* logits, int32_t vocab) {
-  return static_cast<int32_t>(std::max_element(logits, logits + vocab) - logits);
-}
-
-// The gap between the two best logits.
-float Margin(const float* logits, int32_t vocab) {
-  const int32_t best = ArgMax(logits, vocab);
-  float second = -INFINITY;
-  for (int32_t i = 0; i < vocab; ++i) {
-    if (i != best) second = std::max(second, logits[i]);
-  }
-  return logits[best] - second;
-}
 
 class GoldenTest : public testing::TestWithParam<const char*> {
  protected:
@@ -133,7 +30,7 @@ class GoldenTest : public testing::TestWithParam<const char*> {
   Outcome Prompt(const Variant& variant) { return Generate(variant, golden_.tokens.size(), 0); }
 
   Outcome Generate(const Variant& variant, size_t prompt_tokens, int32_t max_tokens) {
-    auto harness = Harness::Open(golden_, variant);
+    auto harness = GoldenHarness::Open(golden_, variant);
     EXPECT_TRUE(harness.ok()) << harness.status().ToString();
     if (!harness.ok()) return {};
     auto run = (*harness)->Generate(golden_, prompt_tokens, max_tokens);

@@ -109,17 +109,21 @@ TEST_F(GpuMatmul, SmallShapesOfEveryFormat) {
 }
 
 TEST_F(GpuMatmul, LongShapesOfEveryFormat) {
-  const Case shapes[] = {{1, 4096, 2048},  {8, 4096, 2048},   {9, 4096, 576},     {33, 1000, 2048}, {200, 1000, 2048},
-                         {1, 130, 7168},   {17, 130, 7168},   {65, 130, 7168},    {1, 2816, 1024},  {64, 2816, 1024},
-                         {127, 513, 1408}, {3, 20000, 256},   {129, 4096, 256},   {300, 384, 4096}, {1, 64, 14336}};
+  struct Shape {
+    int64_t n, k;
+    std::vector<int64_t> m;
+  };
+  const Shape shapes[] = {{4096, 1024, {1, 8, 16}}, {4096, 576, {9, 64}},       {1000, 2048, {4, 33, 200}}, {130, 7168, {1, 17, 65}},
+                          {2816, 1024, {1, 64}},    {513, 1408, {2, 127}},      {20000, 256, {1, 3, 32}},   {4096, 256, {129}},
+                          {384, 4096, {5, 300}},    {64, 14336, {1, 12, 100}}};
   for (DType dtype : kCudaMatmulTypes) {
-    for (Case c : shapes) {
-      const TestWeight weight(dtype, c.n, c.k, 4);
+    for (const Shape& shape : shapes) {
+      const TestWeight weight(dtype, shape.n, shape.k, 4);
       const GpuWeight gpu_weight(weight);
-      Check(c, weight, gpu_weight, c.n * c.k * c.m < 100'000'000);
-      c.bias = c.accumulate = true;
-      c.y_gap = 4;
-      Check(c, weight, gpu_weight, false);
+      for (int64_t m : shape.m) {
+        Check({.m = m, .n = shape.n, .k = shape.k}, weight, gpu_weight, shape.n * shape.k * m < 100'000'000);
+        Check({.m = m, .n = shape.n, .k = shape.k, .y_gap = 4, .bias = true, .accumulate = true}, weight, gpu_weight, false);
+      }
     }
   }
 }

@@ -1,0 +1,241 @@
+// Whole models on the GPU: the reference's logits, the same tokens however a step is launched, split between CPU and GPU,
+// and after faults. Where there is no GPU, one counted skip.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/fault.h"
+#include "base/file.h"
+#include "golden/golden_harness.h"
+#include "runtime/cuda_runtime.h"
+
+namespace cachalot {
+namespace {
+
+// F32 arithmetic in other orders than the reference's.
+constexpr float kExactTolerance = 2e-2f;
+// 16-bit arithmetic: rows of logits point the same way.
+constexpr double kFastCosine = 0.9995;
+constexpr float kFastMargin = 0.05f;
+
+class GpuModelTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    auto backend = LoadCudaBackend();
+    int devices = 0;
+    if (!backend.ok() || (*backend)->device_count(&devices) != nullptr || devices == 0) {
+      GTEST_SKIP() << "there is no GPU";
+    }
+    auto golden = LoadGoldenCase(GetParam());
+    if (golden.status().code() == StatusCode::kNotFound) GTEST_SKIP() << golden.status().message();
+    ASSERT_TRUE(golden.ok()) << golden.status().ToString();
+    golden_ = std::move(golden).value();
+  }
+
+  static Variant Gpu() {
+    Variant variant;
+    variant.device = "cuda";
+    return variant;
+  }
+
+  std::unique_ptr<GoldenHarness> Open(const Variant& variant) {
+    auto harness = GoldenHarness::Open(golden_, variant);
+    EXPECT_TRUE(harness.ok()) << harness.status().ToString();
+    return harness.ok() ? std::move(harness).value() : nullptr;
+  }
+  Outcome Run(GoldenHarness* harness, size_t prompt, int32_t max_tokens, bool all_logits = true) {
+    if (harness == nullptr) return {};
+    auto run = harness->Generate(golden_, prompt, max_tokens, all_logits);
+    EXPECT_TRUE(run.ok()) << run.status().ToString();
+    return run.ok() ? std::move(run).value() : Outcome{};
+  }
+  Outcome Prompt(const Variant& variant) { return Run(Open(variant).get(), golden_.tokens.size(), 0); }
+  std::vector<int32_t> Greedy(const Variant& variant) {
+    return Run(Open(variant).get(), static_cast<size_t>(golden_.prompt_tokens), static_cast<int32_t>(golden_.greedy.size()), false)
+        .generated;
+  }
+
+  GoldenCase golden_;
+};
+
+TEST_P(GpuModelTest, ExactLogitsMatch) {
+  for (const int32_t chunk : {512, 7}) {
+    for (const MlaForm form : {MlaForm::kByCost, MlaForm::kAbsorbed, MlaForm::kExpanded}) {
+      Variant variant = Gpu();
+      variant.chunk = chunk;
+      variant.num_others = chunk == 7 ? 3 : 0;
+      variant.mla_form = form;
+      EXPECT_LE(MaxDifference(Prompt(variant).logits, golden_.logits), kExactTolerance) << "chunk " << chunk;
+      if (std::string_view(GetParam()).find("deepseek-v") == std::string_view::npos) break;
+    }
+  }
+}
+
+TEST_P(GpuModelTest, FastLogitsPointTheSameWay) {
+  for (const int32_t chunk : {512, 7}) {
+    Variant variant = Gpu();
+    variant.gpu_exact = false;
+    variant.kv_type = "f16";
+    variant.chunk = chunk;
+    variant.num_others = chunk == 7 ? 3 : 0;
+    const Outcome run = Prompt(variant);
+    ASSERT_EQ(run.logits.size(), golden_.logits.size());
+    const auto vocab = static_cast<size_t>(golden_.vocab);
+    double worst = 1.0;
+    for (size_t t = 0; t < golden_.tokens.size(); ++t) {
+      const float* want = golden_.logits.data() + t * vocab;
+      const float* got = run.logits.data() + t * vocab;
+      worst = std::min(worst, CosineOf(got, want, vocab));
+      if (Margin(want, golden_.vocab) > kFastMargin) EXPECT_EQ(ArgMax(got, golden_.vocab), ArgMax(want, golden_.vocab)) << "position " << t;
+    }
+    EXPECT_GE(worst, kFastCosine) << "chunk " << chunk;
+    RecordProperty("worst_cosine", std::to_string(worst));
+  }
+}
+
+TEST_P(GpuModelTest, GraphsAndDepthGiveTheSameTokens) {
+  for (const bool graphs : {true, false}) {
+    for (const int32_t depth : {0, 1}) {
+      for (const int32_t others : {0, 3}) {
+        Variant variant = Gpu();
+        variant.gpu_graphs = graphs;
+        variant.gpu_depth = depth;
+        variant.num_others = others;
+        EXPECT_EQ(Greedy(variant), golden_.greedy) << (graphs ? "graphs" : "ops") << ", depth " << depth << ", beside " << others;
+      }
+    }
+  }
+  Variant variant = Gpu();
+  auto harness = Open(variant);
+  ASSERT_NE(harness, nullptr);
+  Run(harness.get(), static_cast<size_t>(golden_.prompt_tokens), 8, false);
+  EXPECT_GE(harness->bundle().cuda_runtime->num_graph_launches(), 6) << "decode is graph launches";
+}
+
+TEST_P(GpuModelTest, SplitsAgree) {
+  for (const int32_t layers : {1, 2}) {
+    Variant variant = Gpu();
+    variant.gpu_layers = layers;
+    variant.isa = "ref";
+    auto harness = Open(variant);
+    ASSERT_NE(harness, nullptr);
+    if (harness->bundle().spec.num_layers <= layers) continue;
+    EXPECT_EQ(harness->bundle().memory.gpu_layers, layers);
+    EXPECT_LE(MaxDifference(Run(harness.get(), golden_.tokens.size(), 0).logits, golden_.logits), kExactTolerance) << layers << " layers";
+    EXPECT_EQ(Greedy(variant), golden_.greedy) << layers << " layers";
+  }
+}
+
+TEST_P(GpuModelTest, DeterministicMeansTheSameBits) {
+  for (const bool exact : {true, false}) {
+    Variant whole = Gpu();
+    whole.deterministic = true;
+    whole.gpu_exact = exact;
+    const auto prompt = static_cast<size_t>(golden_.prompt_tokens);
+    const Outcome want = Run(Open(whole).get(), prompt, 12);
+    for (const int32_t chunk : {1, 7, 512}) {
+      for (const int32_t others : {0, 4}) {
+        Variant variant = whole;
+        variant.chunk = chunk;
+        variant.num_others = others;
+        const Outcome got = Run(Open(variant).get(), prompt, 12);
+        EXPECT_EQ(got.logits, want.logits) << (exact ? "F32" : "fast") << ", chunk " << chunk << ", beside " << others;
+        EXPECT_EQ(got.generated_logits, want.generated_logits) << (exact ? "F32" : "fast") << ", chunk " << chunk << ", beside " << others;
+      }
+    }
+  }
+}
+
+// A fault ends the requests of its step; those that come later are answered as if nothing had been.
+TEST_P(GpuModelTest, RecoversFromFaults) {
+  for (const bool lost : {false, true}) {
+    auto harness = Open(Gpu());
+    ASSERT_NE(harness, nullptr);
+    const auto prompt = static_cast<size_t>(golden_.prompt_tokens);
+    const auto tokens = static_cast<int32_t>(golden_.greedy.size());
+    {
+      ScopedFault fault("device.op", 3);
+      ScopedFault gone("device.rebuild", lost ? 0 : 1 << 20);
+      auto failed = harness->Generate(golden_, prompt, tokens, false);
+      ASSERT_FALSE(failed.ok());
+      EXPECT_EQ(failed.status().code(), StatusCode::kDeviceError) << failed.status().ToString();
+    }
+    EXPECT_EQ(Run(harness.get(), prompt, tokens, false).generated, golden_.greedy) << (lost ? "rebuilt" : "kept");
+  }
+}
+
+std::string CaseName(const testing::TestParamInfo<const char*>& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuModelTest,
+                         testing::Values("llama", "llama3-rope", "mistral", "qwen2", "qwen3", "deepseek-v2-lite",
+                                         "deepseek-v2", "deepseek-v3", "deepseek-v3-fp8", "qwen3-moe", "mixtral"),
+                         CaseName);
+
+// A request's sampling on the device against the same on the CPU: penalties, biases, log-probabilities, stops.
+class GpuSamplingTest : public GpuModelTest {};
+
+TEST_P(GpuSamplingTest, IsTheCpus) {
+  struct Drawn {
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs;
+    std::vector<float> prompt_logprobs;
+    std::vector<int32_t> top;
+    FinishReason reason = FinishReason::kError;
+  };
+  const auto draw = [&](const Variant& variant, const Request& request) {
+    Drawn drawn;
+    auto harness = Open(variant);
+    if (harness == nullptr) return drawn;
+    auto id = harness->engine().Submit(request, [&](const RequestOutput& output) {
+      drawn.ids.insert(drawn.ids.end(), output.token_ids.begin(), output.token_ids.end());
+      drawn.logprobs.insert(drawn.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+      drawn.prompt_logprobs.insert(drawn.prompt_logprobs.end(), output.prompt_logprobs.begin(), output.prompt_logprobs.end());
+      for (const auto& list : output.top_logprobs) {
+        for (const TopLogprob& entry : list) drawn.top.push_back(entry.token_id);
+      }
+      if (output.finished) drawn.reason = output.finish_reason;
+    });
+    EXPECT_TRUE(id.ok()) << id.status().ToString();
+    EXPECT_TRUE(harness->engine().RunUntilIdle().ok());
+    return drawn;
+  };
+  Request plain;
+  plain.prompt_ids.assign(golden_.tokens.begin(), golden_.tokens.begin() + 12);
+  plain.max_tokens = 20;
+  plain.num_top_logprobs = 3;
+  Request penalties = plain;
+  penalties.sampling.repetition_penalty = 1.3f;
+  penalties.sampling.frequency_penalty = 0.4f;
+  penalties.sampling.presence_penalty = 0.2f;
+  penalties.sampling.logit_bias = {{golden_.greedy[0], -100.0f}, {5, 2.0f}};
+  Request random = plain;
+  random.sampling.temperature = 0.9f;
+  random.sampling.top_k = 40;
+  random.sampling.top_p = 0.9f;
+  random.sampling.seed = 42;
+  Request stops = plain;
+  stops.stop_ids = {golden_.greedy[3]};
+  stops.prompt_logprobs = true;
+  Variant cpu;
+  cpu.isa = "ref";
+  for (const Request& request : {plain, penalties, random, stops}) {
+    const Drawn want = draw(cpu, request);
+    const Drawn got = draw(Gpu(), request);
+    EXPECT_EQ(got.ids, want.ids);
+    EXPECT_EQ(got.top, want.top);
+    EXPECT_EQ(got.reason, want.reason);
+    ASSERT_EQ(got.logprobs.size(), want.logprobs.size());
+    for (size_t i = 0; i < want.logprobs.size(); ++i) EXPECT_NEAR(got.logprobs[i], want.logprobs[i], 1e-3f);
+    ASSERT_EQ(got.prompt_logprobs.size(), want.prompt_logprobs.size());
+    for (size_t i = 0; i < want.prompt_logprobs.size(); ++i) EXPECT_NEAR(got.prompt_logprobs[i], want.prompt_logprobs[i], 1e-3f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GpuSamplingTest, testing::Values("llama", "deepseek-v3"), CaseName);
+
+}  // namespace
+}  // namespace cachalot
