@@ -46,9 +46,12 @@ std::vector<CudaAttentionShape> AttentionShapes(const Model& model) {
 }
 
 // Scratch that a step takes at most: a dry run of everything a step may do, with as many rows as it may have.
-void MeasureWorkspace(const Model& model, const CudaRuntimeOptions& options, CudaStepMemory* memory) {
+void MeasureWorkspace(const CudaBackend& backend, const Model& model, const CudaRuntimeOptions& options, int32_t num_sms,
+                      CudaStepMemory* memory) {
   Workspace workspace = Workspace::Over(reinterpret_cast<std::byte*>(uintptr_t{1} << 20), INT64_MAX / 2);
   CudaStep step;
+  step.planner = &backend;
+  step.exec.num_sms = num_sms;
   step.exec.deterministic = options.base.deterministic;
   step.exec.math = options.exact ? CudaMath::kF32 : CudaMath::kFast;
   step.batch.num_spans = memory->bounds.spans;
@@ -99,7 +102,7 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
     m.max_expanded_tokens = std::min(kMaxExpandedBytes / token_bytes, int64_t{o.max_seqs} * o.max_context);
     m.expanded_stride = (std::min<int64_t>(o.max_context, m.max_expanded_tokens) + kExpandedBlockTokens - 1) / kExpandedBlockTokens;
   }
-  MeasureWorkspace(model, options, &m);
+  MeasureWorkspace(backend, model, options, num_sms, &m);
 
   Carver carver(base);
   const int64_t rows = m.bounds.rows, seqs = o.max_seqs, vocab = spec.vocab_size;
@@ -154,6 +157,7 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
     m.split.rows = carver.Take<CudaMlaRow>(m.max_expanded_tokens);
     m.split.block_tables = carver.Take<int32_t>(seqs * m.expanded_stride);
   }
+  m.matmul_counters = carver.Take<uint32_t>(kCudaCounters);
   m.scratch = carver.Take<std::byte>(m.scratch_bytes);
   m.workspace = carver.Take<std::byte>(m.workspace_bytes);
   m.total_bytes = carver.used();

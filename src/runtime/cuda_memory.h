@@ -62,6 +62,7 @@ struct CudaStepMemory {
   std::vector<std::byte*> plans;  // one a shape
   std::vector<int64_t> plan_bytes;
   CudaMlaSplitParams split;
+  uint32_t* matmul_counters = nullptr;  // [kCudaCounters], zero between ops
   std::byte* scratch = nullptr;   // of the matmuls
   int64_t scratch_bytes = 0;
   std::byte* workspace = nullptr;

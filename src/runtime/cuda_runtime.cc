@@ -120,6 +120,7 @@ Status CudaRuntime::BuildDevice() {
   const Model& model = *d.model.model;
   const ModelSpec& spec = model.spec();
   RETURN_IF_ERROR(FromCuda(backend_->stream_create(false, &d.stream)));
+  RETURN_IF_ERROR(FromCuda(backend_->matmul_init()));
   ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(model.kv_groups(), KvOptions(o, backend_)));
   const int64_t bytes = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, nullptr).total_bytes;
   ASSIGN_OR_RETURN(d.step_buffer, CudaBuffer::Allocate(backend_, bytes));
@@ -153,7 +154,8 @@ Status CudaRuntime::BuildDevice() {
                  .math = options_.exact ? CudaMath::kF32 : CudaMath::kFast,
                  .deterministic = o.deterministic,
                  .workspace = m.scratch,
-                 .workspace_bytes = m.scratch_bytes};
+                 .workspace_bytes = m.scratch_bytes,
+                 .counters = m.matmul_counters};
   d.step.attention.reserve(m.shapes.size());
   d.exec = {.device = DeviceType::kCuda, .isa = o.isa, .pool = pool_.get(), .workspace = &d.workspace,
             .deterministic = o.deterministic, .cuda = &d.step};

@@ -29,7 +29,9 @@ struct CudaStep {
   // Expanded MLA: how the spans were parted, and the bound on the tokens of the expanded ones (0: there is none).
   CudaMlaSplitParams mla_split;
   int64_t num_expanded_tokens = 0;
-  int64_t scratch_bytes = 0;  // found by a dry run: what exec.workspace must hold
+  // A dry run (backend null) asks here how much scratch each op wants, and keeps the most: what exec.workspace must hold.
+  const CudaBackend* planner = nullptr;
+  int64_t scratch_bytes = 0;
   Status status;              // the first failure
 
   bool ok() const { return status.ok(); }

@@ -13,7 +13,7 @@ void HeadMatmul(const ExecContext& ctx, const HeadMatmulParams& params) {
   if (params.m == 0) return;
   const HeadMatrices& weights = *params.weights;
   if (OnCuda(ctx)) {
-    RunCudaMatmul(ctx, &CudaBackend::head_matmul,
+    RunCudaMatmul(ctx, &CudaBackend::head_matmul, &CudaBackend::head_matmul_workspace_bytes,
                   CudaHeadMatmulParams{.x = params.x,
                                        .x_stride = params.x_stride,
                                        .x_head_stride = params.x_head_stride,

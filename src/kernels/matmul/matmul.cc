@@ -176,7 +176,7 @@ void CheckGroup(const MatmulGroup& group, const MatmulGroup& first) {
 void Matmul(const ExecContext& ctx, const MatmulParams& params) {
   if (OnCuda(ctx)) {
     if (params.m == 0 || params.weight->n == 0) return;
-    RunCudaMatmul(ctx, &CudaBackend::matmul,
+    RunCudaMatmul(ctx, &CudaBackend::matmul, &CudaBackend::matmul_workspace_bytes,
                   CudaMatmulParams{.x = params.x,
                                    .x_stride = params.x_stride,
                                    .m = params.m,

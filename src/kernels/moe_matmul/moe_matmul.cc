@@ -21,7 +21,7 @@ std::span<const MatmulGroup> ChosenGroups(const ExecContext& ctx, const MoePairs
 
 void RunOnCuda(const ExecContext& ctx, const MoePairs& pairs, const ExpertMatrices& weights, const float* x, int64_t x_stride,
                const int32_t* x_rows, float* y, int64_t y_stride) {
-  RunCudaMatmul(ctx, &CudaBackend::moe_matmul,
+  RunCudaMatmul(ctx, &CudaBackend::moe_matmul, &CudaBackend::moe_matmul_workspace_bytes,
                 CudaMoeMatmulParams{.x = x,
                                     .x_stride = x_stride,
                                     .x_rows = x_rows,
