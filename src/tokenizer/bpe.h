@@ -1,14 +1,17 @@
 // BpeModel: byte pair encoding of one pre-tokenized piece. The pair of lowest rank is merged first, the
-// leftmost of equals. Invariant: only tokens that the model's own vocabulary holds come out, never added or
-// control tokens; time is O(n log n) in the bytes of a piece.
+// leftmost of equals. The pairs are a list of merges (AddMerge), or all that make a token, ranked by the
+// tokens' scores (AddScoredTokens: SentencePiece). Invariant: only tokens that the model's own vocabulary
+// holds come out, never added or control tokens; time is O(n log n) in the bytes of a piece.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
+#include "tokenizer/piece_model.h"
 #include "tokenizer/vocab.h"
 
 namespace cachalot {
@@ -21,16 +24,7 @@ struct BpeOptions {
   bool fuse_unk = false;       // one unk for a run of such characters
 };
 
-// Buffers of one Encode call; reused from piece to piece.
-struct BpeScratch {
-  std::string text;
-  std::vector<int32_t> ids;
-  std::vector<uint32_t> next, prev;
-  std::vector<uint64_t> pairs;  // rank << 32 | merged id, of a symbol with its next
-  std::vector<uint64_t> heap;   // rank << 32 | position
-};
-
-class BpeModel {
+class BpeModel final : public PieceModel {
  public:
   // The ids for which `ordinary` holds are the model's own. The vocabulary must outlive the model.
   BpeModel(const Vocab* vocab, std::vector<bool> ordinary, BpeOptions options);
@@ -39,12 +33,16 @@ class BpeModel {
   // Ranks count up from 0 with each call. False (and the merge skipped) when one of the two parts or the
   // result is no token of the model.
   bool AddMerge(std::string_view left, std::string_view right);
+  // Instead of merges: any two neighbours whose texts together are a token may merge, the token of highest
+  // score first. scores: one for each id, numbers. Tokens <0xNN> are bytes and are not made by merging.
+  // fixed: tokens that are taken wherever their text stands, the longest first, and never merge.
+  void AddScoredTokens(const std::vector<float>& scores, const std::vector<int32_t>& fixed = {});
   int64_t num_merges() const { return num_merges_; }
 
-  void Encode(std::string_view piece, BpeScratch* scratch, std::vector<int32_t>* out) const;
+  void Encode(std::string_view piece, PieceScratch* scratch, std::vector<int32_t>* out) const override;
 
   // Byte-level: whether the byte has a token of its own.
-  bool HasByte(uint8_t byte) const { return byte_ids_[byte] >= 0; }
+  bool HasByte(uint8_t byte) const override { return byte_ids_[byte] >= 0; }
 
  private:
   static constexpr uint64_t kNoPair = UINT64_MAX;
@@ -60,9 +58,18 @@ class BpeModel {
   // rank << 32 | merged id, kNoPair if the two do not merge.
   uint64_t FindPair(int32_t left, int32_t right) const;
   void GrowPairs(size_t num_slots);
-  void InitSymbols(std::string_view piece, BpeScratch* scratch) const;
-  void MergeShort(BpeScratch* scratch) const;
-  void MergeLong(BpeScratch* scratch) const;
+  // Nothing if there is one for the pair already.
+  void AddPair(int32_t left, int32_t right, uint32_t rank, int32_t merged_id);
+  // The id of what may stand beside another symbol: a token, or a character that only tokens hold. -1:
+  // neither.
+  int32_t SymbolOf(std::string_view text) const;
+  void InitSymbols(std::string_view piece, PieceScratch* scratch) const;
+  // The fixed token that the text begins with, as an index of parts_; -1: none.
+  int32_t FixedAt(std::string_view text) const;
+  // Fixed tokens become themselves; characters that stayed alone and are no tokens become bytes or unk.
+  void ExpandParts(std::vector<int32_t>* ids) const;
+  void MergeShort(PieceScratch* scratch) const;
+  void MergeLong(PieceScratch* scratch) const;
 
   const Vocab* vocab_;
   std::vector<bool> ordinary_;
@@ -72,6 +79,15 @@ class BpeModel {
   std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
   int64_t num_merges_ = 0;
   uint32_t next_rank_ = 0;
+  // Scored: what merges (or must not) under an id behind the vocabulary's: characters that are no tokens but
+  // parts of some, and fixed tokens.
+  struct Part {
+    std::string text;
+    int32_t token = -1;  // of a fixed one
+  };
+  std::unordered_map<std::string, int32_t> part_ids_;  // of characters
+  std::vector<Part> parts_;
+  std::vector<int32_t> fixed_;  // indices of parts, by length, longest first
   // Of the last AddMerge.
   int32_t last_merged_id_ = -1;
   std::string merged_text_;

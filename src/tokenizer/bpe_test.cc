@@ -56,7 +56,7 @@ TEST(Bpe, EqualsTheDefinition) {
     BpeModel model(&vocab, std::vector<bool>(static_cast<size_t>(vocab.size()), true), {});
     for (const auto& [left, right] : merges) ASSERT_TRUE(model.AddMerge(left, right));
     EXPECT_EQ(model.num_merges(), static_cast<int64_t>(merges.size()));
-    BpeScratch scratch;
+    PieceScratch scratch;
     for (const size_t length : {0, 1, 2, 3, 5, 8, 17, 31, 32, 33, 34, 63, 64, 100, 257}) {
       std::string text;
       for (size_t i = 0; i < length; ++i) text += "aaabbc"[random() % 6];
@@ -79,7 +79,7 @@ TEST(Bpe, TakesOnlyTokensOfTheModel) {
   EXPECT_FALSE(model.AddMerge("ab", "c"));  // the result is none
   EXPECT_FALSE(model.AddMerge("a", "z"));
   EXPECT_FALSE(model.AddMerge("", "a"));
-  BpeScratch scratch;
+  PieceScratch scratch;
   std::vector<int32_t> ids;
   model.Encode("abc", &scratch, &ids);
   EXPECT_THAT(ids, ElementsAre(3, 2));

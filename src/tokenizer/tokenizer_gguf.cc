@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
 constexpr std::string_view kTypesKey = "tokenizer.ggml.token_type";
 constexpr std::string_view kMergesKey = "tokenizer.ggml.merges";
+constexpr std::string_view kScoresKey = "tokenizer.ggml.scores";
 
 // The numbers are those of the file format.
 enum TokenType : int64_t {
@@ -65,18 +66,20 @@ Result<std::vector<AddedToken>> ReadAddedTokens(const GgufFile& file,
   return added;
 }
 
-// -1 for a missing key, and for a number that is no token (files say 4294967295).
-Result<int32_t> TokenId(const GgufFile& file, std::string_view key, int32_t vocab_size) {
-  ASSIGN_OR_RETURN(const int64_t id, file.IntOr(key, -1, INT64_MIN, INT64_MAX));
+// -1 for a number that is no token (files say 4294967295).
+Result<int32_t> TokenId(const GgufFile& file, std::string_view key, int32_t vocab_size,
+                        int32_t default_id = -1) {
+  ASSIGN_OR_RETURN(const int64_t id, file.IntOr(key, default_id, INT64_MIN, INT64_MAX));
   if (id >= 0 && id < vocab_size) return static_cast<int32_t>(id);
   if (id != -1) LOG_WARN("{}: {} is {}, not one of {} tokens; ignored", file.path(), key, id, vocab_size);
   return -1;
 }
 
-Status ReadIds(const GgufFile& file, bool default_add_bos, TokenizerImpl* impl) {
+// Files with scores that do not name BOS and EOS mean 1 and 2.
+Status ReadIds(const GgufFile& file, bool default_add_bos, bool scored, TokenizerImpl* impl) {
   const int32_t size = impl->vocab.size();
-  ASSIGN_OR_RETURN(impl->bos_id, TokenId(file, "tokenizer.ggml.bos_token_id", size));
-  ASSIGN_OR_RETURN(impl->eos_id, TokenId(file, "tokenizer.ggml.eos_token_id", size));
+  ASSIGN_OR_RETURN(impl->bos_id, TokenId(file, "tokenizer.ggml.bos_token_id", size, scored ? 1 : -1));
+  ASSIGN_OR_RETURN(impl->eos_id, TokenId(file, "tokenizer.ggml.eos_token_id", size, scored ? 2 : -1));
   ASSIGN_OR_RETURN(impl->pad_id, TokenId(file, "tokenizer.ggml.padding_token_id", size));
   for (const std::string_view key : {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
     ASSIGN_OR_RETURN(const int32_t id, TokenId(file, key, size));
@@ -122,28 +125,7 @@ Status ReadMerges(const GgufFile& file, TokenizerImpl* impl) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
-  ASSIGN_OR_RETURN(const std::string model, file.String("tokenizer.ggml.model"));
-  if (model != "gpt2") {
-    return Unsupported("{}: tokenizer.ggml.model '{}': only gpt2 (byte-level BPE) is supported", file.path(),
-                       Printable(model));
-  }
-  if (!file.Has("tokenizer.ggml.pre")) {
-    LOG_WARN("{}: tokenizer.ggml.pre is missing: an old file, its text may be cut in the wrong places",
-             file.path());
-  }
-  ASSIGN_OR_RETURN(const std::string pre_name, file.StringOr("tokenizer.ggml.pre", "default"));
-  const Result<const GgufPreTokenizer*> found = FindGgufPreTokenizer(pre_name);
-  if (!found.ok()) return found.status().WithContext(file.path());
-  const GgufPreTokenizer& pre = **found;
-
-  auto impl = std::make_unique<TokenizerImpl>();
-  impl->description = fmt::format("{}/{}", model, pre_name);
-  for (const std::string_view split : pre.splits) {
-    RETURN_IF_ERROR(impl->pre_tokenizer.AddRegex(split, SplitBehavior::kIsolated));
-  }
-  if (pre.nfc) impl->normalizer.AddForm(NormalForm::kNfc);
-
+Status ReadTokens(const GgufFile& file, TokenizerImpl* impl) {
   const std::vector<std::string>* tokens = file.Strings(kTokensKey);
   if (tokens == nullptr || tokens->empty()) {
     return Corrupt("{}: {} is missing, empty or no list of strings", file.path(), kTokensKey);
@@ -159,11 +141,67 @@ Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
     RETURN_IF_ERROR(impl->vocab.Set(static_cast<int64_t>(id), (*tokens)[id]).WithContext(file.path()));
   }
   ASSIGN_OR_RETURN(std::vector<AddedToken> added, ReadAddedTokens(file, *tokens));
-  const Status status = impl->SetAddedTokens(std::move(added));
-  if (!status.ok()) return status.WithContext(file.path());
+  return impl->SetAddedTokens(std::move(added)).WithContext(file.path());
+}
+
+// "gpt2": byte-level BPE with merges.
+Status LoadByteLevel(const GgufFile& file, TokenizerImpl* impl) {
+  if (!file.Has("tokenizer.ggml.pre")) {
+    LOG_WARN("{}: tokenizer.ggml.pre is missing: an old file, its text may be cut in the wrong places",
+             file.path());
+  }
+  ASSIGN_OR_RETURN(const std::string pre_name, file.StringOr("tokenizer.ggml.pre", "default"));
+  const Result<const GgufPreTokenizer*> found = FindGgufPreTokenizer(pre_name);
+  if (!found.ok()) return found.status().WithContext(file.path());
+  const GgufPreTokenizer& pre = **found;
+  impl->description = fmt::format("gpt2/{}", pre_name);
+  for (const std::string_view split : pre.splits) {
+    RETURN_IF_ERROR(impl->pre_tokenizer.AddRegex(split, SplitBehavior::kIsolated));
+  }
+  if (pre.nfc) impl->normalizer.AddForm(NormalForm::kNfc);
+  RETURN_IF_ERROR(ReadTokens(file, impl));
   impl->SetModel({.ignore_merges = pre.ignore_merges}, {});
-  RETURN_IF_ERROR(ReadMerges(file, impl.get()));
-  RETURN_IF_ERROR(ReadIds(file, pre.add_bos, impl.get()));
+  RETURN_IF_ERROR(ReadMerges(file, impl));
+  return ReadIds(file, pre.add_bos, /*scored=*/false, impl);
+}
+
+// "llama": SentencePiece's BPE: scores instead of merges, spaces as "▁", bytes for what has no token.
+Status LoadScored(const GgufFile& file, TokenizerImpl* impl) {
+  constexpr std::string_view kMetaSpace = "▁";
+  impl->description = "llama/spm";
+  ASSIGN_OR_RETURN(const bool prefix, file.BoolOr("tokenizer.ggml.add_space_prefix", true));
+  if (prefix) impl->normalizer.AddPrepend(std::string(kMetaSpace));
+  impl->normalizer.AddReplace(" ", std::string(kMetaSpace));
+  RETURN_IF_ERROR(ReadTokens(file, impl));
+  const int32_t size = impl->vocab.size();
+  ASSIGN_OR_RETURN(const std::vector<float> scores, file.Floats(kScoresKey));
+  if (static_cast<int64_t>(scores.size()) != size) {
+    return Corrupt("{}: {} has {} values for {} tokens", file.path(), kScoresKey, scores.size(), size);
+  }
+  RETURN_IF_ERROR(ReadIds(file, /*default_add_bos=*/true, /*scored=*/true, impl));
+  BpeOptions options{.byte_level = false, .byte_fallback = true, .fuse_unk = true};
+  ASSIGN_OR_RETURN(const int32_t unk, TokenId(file, "tokenizer.ggml.unknown_token_id", size, 0));
+  // A strange character of a user's must not end or begin a text.
+  if (unk != impl->bos_id && unk != impl->eos_id) options.unk_id = unk;
+  impl->SetModel(
+      options,
+      {.byte_level = false, .meta_space = true, .byte_fallback = true, .strip_leading_space = prefix});
+  impl->SetScores(scores);
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
+  ASSIGN_OR_RETURN(const std::string model, file.String("tokenizer.ggml.model"));
+  auto impl = std::make_unique<TokenizerImpl>();
+  if (model == "gpt2") {
+    RETURN_IF_ERROR(LoadByteLevel(file, impl.get()));
+  } else if (model == "llama") {
+    RETURN_IF_ERROR(LoadScored(file, impl.get()));
+  } else {
+    return Unsupported(
+        "{}: tokenizer.ggml.model '{}': supported are gpt2 (byte-level BPE) and llama (SentencePiece)",
+        file.path(), Printable(model));
+  }
   RETURN_IF_ERROR(ReadTemplates(file, impl.get()));
   impl->Finish();
   return impl;

@@ -7,8 +7,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "formats/json.h"
+#include "formats/sentencepiece.h"
 #include "formats/text.h"
 #include "tokenizer/hf_components.h"
+#include "tokenizer/known_tokens.h"
 #include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/tokenizer_json.h"
 
@@ -46,8 +48,11 @@ class Loader {
   explicit Loader(const TokenizerFiles& files) : files_(files), impl_(std::make_unique<TokenizerImpl>()) {}
 
   Result<std::unique_ptr<TokenizerImpl>> Run() {
-    ASSIGN_OR_RETURN(parsed_, ParseTokenizerJson(files_.tokenizer_json, files_.place));
-    const Status status = Build();
+    if (files_.sentencepiece == nullptr) {
+      ASSIGN_OR_RETURN(parsed_, ParseTokenizerJson(files_.tokenizer_json, files_.place));
+    }
+    const Status status =
+        files_.sentencepiece == nullptr ? Build() : BuildSentencePiece(*files_.sentencepiece);
     if (!status.ok()) return status.WithContext(files_.place);
     return std::move(impl_);
   }
@@ -99,7 +104,11 @@ class Loader {
         return InvalidArgument("added_tokens: an entry without id");
       RETURN_IF_ERROR(Add(item, id->get<int64_t>(), &added).WithContext("added_tokens"));
     }
-    // What the configuration adds besides.
+    return SetAddedTokens(std::move(added));
+  }
+
+  // With what the configuration adds besides.
+  Status SetAddedTokens(std::vector<AddedToken> added) {
     const json* decoder = files_.tokenizer_config == nullptr
                               ? nullptr
                               : JsonMember(*files_.tokenizer_config, "added_tokens_decoder");
@@ -135,6 +144,52 @@ class Loader {
     std::unordered_set<std::string> special;
     for (const json& item : *list) special.insert(TokenText(&item));
     for (AddedToken& token : *added) token.special = token.special || special.contains(token.text);
+  }
+
+  // tokenizer.model, where there is no tokenizer.json: what LlamaTokenizer makes of it.
+  Status BuildSentencePiece(const SentencePieceModel& model) {
+    using Kind = SentencePieceModel::Kind;
+    if (model.algorithm != SentencePieceModel::Algorithm::kBpe) {
+      return Unsupported("model type {}: only BPE (2) is supported", static_cast<int>(model.algorithm));
+    }
+    if (model.has_charsmap || model.remove_extra_whitespaces || !model.escape_whitespaces) {
+      return Unsupported("a normalizer other than 'identity' with all white space kept is not supported");
+    }
+    impl_->description = "tokenizer.model/BPE";
+    if (model.add_dummy_prefix) impl_->normalizer.AddPrepend("▁");
+    impl_->normalizer.AddReplace(" ", "▁");
+    std::vector<AddedToken> added;
+    std::vector<float> scores;
+    std::vector<int32_t> fixed;
+    for (const SentencePieceModel::Piece& piece : model.pieces) {
+      const auto id = static_cast<int32_t>(scores.size());
+      scores.push_back(piece.score);
+      RETURN_IF_ERROR(impl_->vocab.Set(id, piece.text).WithContext("pieces"));
+      if (piece.text.empty()) continue;
+      // What a user defined is found in the normalized text, spaces and all; but markers that steer a model
+      // are for those who may write them.
+      const bool user_defined = piece.kind == Kind::kUserDefined, marker = LooksLikeMarkup(piece.text);
+      if (user_defined && !marker) fixed.push_back(id);
+      if (piece.kind == Kind::kUnknown || piece.kind == Kind::kControl || (user_defined && marker)) {
+        added.push_back({.id = id, .text = piece.text, .special = !user_defined, .in_model = user_defined});
+      }
+    }
+    RETURN_IF_ERROR(SetAddedTokens(std::move(added)));
+    default_bos_ = model.bos_id;
+    default_eos_ = model.eos_id;
+    default_pad_ = model.pad_id;
+    if (model.bos_id >= 0) impl_->prefix_ids = {model.bos_id};
+    RETURN_IF_ERROR(ReadConfigs());
+    BpeOptions options{.byte_level = false, .byte_fallback = model.byte_fallback, .fuse_unk = true};
+    if (model.unk_id != impl_->bos_id && model.unk_id != impl_->eos_id) options.unk_id = model.unk_id;
+    impl_->SetModel(options, {.byte_level = false,
+                              .meta_space = true,
+                              .byte_fallback = model.byte_fallback,
+                              .strip_leading_space = model.add_dummy_prefix});
+    scores.resize(static_cast<size_t>(impl_->vocab.size()));
+    impl_->SetScores(scores, fixed);
+    impl_->Finish();
+    return Status::Ok();
   }
 
   Status ReadModel(const json& model, const TokenStyle& style) {
@@ -200,9 +255,13 @@ class Loader {
   }
 
   Status ReadConfigs() {
-    impl_->bos_id = NamedToken("bos_token", "bos_token_id");
-    impl_->eos_id = NamedToken("eos_token", "eos_token_id");
-    impl_->pad_id = NamedToken("pad_token", "pad_token_id");
+    const auto named = [this](const char* text_key, const char* id_key, int32_t default_id) {
+      const int32_t id = NamedToken(text_key, id_key);
+      return id >= 0 ? id : default_id;
+    };
+    impl_->bos_id = named("bos_token", "bos_token_id", default_bos_);
+    impl_->eos_id = named("eos_token", "eos_token_id", default_eos_);
+    impl_->pad_id = named("pad_token", "pad_token_id", default_pad_);
     ConfiguredId("eos_token_id", &impl_->stop_ids);
     if (files_.tokenizer_config != nullptr) {
       // Outranks the post-processor: DeepSeek's files say it here only.
@@ -249,6 +308,7 @@ class Loader {
   const TokenizerFiles& files_;
   TokenizerJson parsed_;
   std::unique_ptr<TokenizerImpl> impl_;
+  int32_t default_bos_ = -1, default_eos_ = -1, default_pad_ = -1;  // what tokenizer.model says
 };
 
 // Null when the file is not there.
@@ -266,21 +326,29 @@ Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& f
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromFolder(const std::string& folder) {
   TokenizerFiles files;
   files.place = folder + "/tokenizer.json";
-  if (!FileExists(files.place)) {
-    const char* other = FileExists(folder + "/tokenizer.model") ? "tokenizer.model is not supported"
-                        : FileExists(folder + "/vocab.json") ? "vocab.json with merges.txt is not supported"
+  const std::string model_path = folder + "/tokenizer.model";
+  SentencePieceModel sentencepiece;
+  std::string text;
+  if (FileExists(files.place)) {
+    ASSIGN_OR_RETURN(text, ReadTextFile(files.place, kMaxTokenizerBytes));
+    files.tokenizer_json = text;
+  } else if (FileExists(model_path)) {
+    ASSIGN_OR_RETURN(text, ReadTextFile(model_path, kMaxTokenizerBytes));
+    ASSIGN_OR_RETURN(sentencepiece, ParseSentencePiece(std::as_bytes(std::span(text)), model_path));
+    files.place = model_path;
+    files.sentencepiece = &sentencepiece;
+  } else {
+    const char* other = FileExists(folder + "/vocab.json") ? "vocab.json with merges.txt is not supported"
                         : FileExists(folder + "/tiktoken.model") ? "tiktoken.model is not supported"
                                                                  : "is this a model's folder?";
     return NotFound("{} is missing ({})", files.place, other);
   }
-  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(files.place, kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(const json tokenizer_config, ReadOptionalJson(folder + "/tokenizer_config.json"));
   ASSIGN_OR_RETURN(const json generation_config, ReadOptionalJson(folder + "/generation_config.json"));
   ASSIGN_OR_RETURN(const json config, ReadOptionalJson(folder + "/config.json"));
   if (const std::string path = folder + "/chat_template.jinja"; FileExists(path)) {
     ASSIGN_OR_RETURN(files.chat_template, ReadTextFile(path, kMaxConfigBytes));
   }
-  files.tokenizer_json = text;
   files.tokenizer_config = &tokenizer_config;
   files.generation_config = &generation_config;
   files.config = &config;

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "tokenizer/byte_alphabet.h"
+#include "tokenizer/byte_token.h"
 #include "tokenizer/known_tokens.h"
 #include "tokenizer/utf8.h"
 
@@ -70,7 +71,7 @@ struct RegexView {
 
 struct TokenizerImpl::Scratch {
   RegexScratch regex;
-  BpeScratch bpe;
+  PieceScratch piece;
   RegexView view;
   std::vector<TextPiece> pieces;
   std::string normalized, prepared;
@@ -108,7 +109,9 @@ void TokenizerImpl::SetModel(BpeOptions options, TokenStyle style) {
   for (int32_t id = 0; id < vocab.size(); ++id) {
     ordinary[static_cast<size_t>(id)] = vocab.IsDefined(id) && !HasFlag(id, kForeign);
   }
-  model_ = std::make_unique<BpeModel>(&vocab, std::move(ordinary), options);
+  auto model = std::make_unique<BpeModel>(&vocab, std::move(ordinary), options);
+  bpe_ = model.get();
+  model_ = std::move(model);
 }
 
 void TokenizerImpl::Finish() {
@@ -124,14 +127,9 @@ void TokenizerImpl::Finish() {
 void TokenizerImpl::FillTokenBytes() {
   bytes_begin_.reserve(static_cast<size_t>(vocab.size()) + 1);
   const auto append_text = [this](std::string_view text) {
-    if (style_.byte_fallback && text.size() == 6 && text.starts_with("<0x") && text.ends_with(">")) {
-      const auto hex = [](char c) {
-        return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-      };
-      if (hex(text[3]) >= 0 && hex(text[4]) >= 0) {
-        bytes_.push_back(static_cast<char>(hex(text[3]) * 16 + hex(text[4])));
-        return;
-      }
+    if (const int byte = style_.byte_fallback ? ByteOfToken(text) : -1; byte >= 0) {
+      bytes_.push_back(static_cast<char>(byte));
+      return;
     }
     while (style_.meta_space) {
       const size_t found = text.find(kMetaSpace);
@@ -222,7 +220,7 @@ Status TokenizerImpl::EncodeNormalized(std::string_view text, bool at_start, Scr
   RETURN_IF_ERROR(pre_tokenizer.Split(view.view, &scratch->regex, &scratch->pieces));
   view.ToBytes(&scratch->pieces);
   for (const TextPiece& piece : scratch->pieces) {
-    model_->Encode(view.bytes.substr(piece.begin, piece.end - piece.begin), &scratch->bpe, out);
+    model_->Encode(view.bytes.substr(piece.begin, piece.end - piece.begin), &scratch->piece, out);
   }
   return Status::Ok();
 }

@@ -15,6 +15,7 @@
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/normalizer.h"
+#include "tokenizer/piece_model.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/vocab.h"
@@ -46,8 +47,12 @@ class TokenizerImpl {
   // The vocabulary, with the texts of these tokens, and the normalizer are complete.
   Status SetAddedTokens(std::vector<AddedToken> tokens);
   void SetModel(BpeOptions options, TokenStyle style);
-  void ReserveMerges(int64_t num_merges) { model_->ReserveMerges(num_merges); }
-  bool AddMerge(std::string_view left, std::string_view right) { return model_->AddMerge(left, right); }
+  // Instead of merges: one score for each id (BpeModel::AddScoredTokens).
+  void SetScores(const std::vector<float>& scores, const std::vector<int32_t>& fixed = {}) {
+    bpe_->AddScoredTokens(scores, fixed);
+  }
+  void ReserveMerges(int64_t num_merges) { bpe_->ReserveMerges(num_merges); }
+  bool AddMerge(std::string_view left, std::string_view right) { return bpe_->AddMerge(left, right); }
   void Finish();
 
   Result<std::vector<int32_t>> Encode(std::string_view text, const EncodeOptions& options) const;
@@ -76,17 +81,21 @@ class TokenizerImpl {
   std::vector<uint8_t> flags_;
   AddedTokens raw_tokens_;         // matched in the text as it is
   AddedTokens normalized_tokens_;  // matched in the normalized text
-  std::unique_ptr<BpeModel> model_;
+  std::unique_ptr<PieceModel> model_;
+  BpeModel* bpe_ = nullptr;  // the same, while it is filled
   TokenStyle style_;
   std::string bytes_;
   std::vector<uint32_t> bytes_begin_;  // size()+1 offsets
 };
 
-// The parts of a folder, for FromFolder and for tests and fuzzing without files. Each may be null but
-// tokenizer_json.
+struct SentencePieceModel;
+
+// The parts of a folder, for FromFolder and for tests and fuzzing without files. Each may be null but one of
+// tokenizer_json and sentencepiece.
 struct TokenizerFiles {
   std::string place;  // starts error messages
-  std::string_view tokenizer_json;
+  std::string_view tokenizer_json = {};
+  const SentencePieceModel* sentencepiece = nullptr;  // instead of tokenizer_json
   const nlohmann::json* tokenizer_config = nullptr;
   const nlohmann::json* generation_config = nullptr;
   const nlohmann::json* config = nullptr;
