@@ -45,7 +45,7 @@ TOP = {
     "server": ["engine"],
     "capi": ["engine"],
     "capi/flashinfer": ["kernels"],
-    "cli": ["engine", "tasks"],
+    "cli": ["engine", "tasks", "server"],
 }
 TABLE = {"base": [], "obs": ["base"], **COMPUTE, **POLICY, **TOP}
 

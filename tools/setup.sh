@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 case ${1:-build} in
   build) packages=(make g++ cmake ninja-build pkg-config python3 libfmt-dev libspdlog-dev nlohmann-json3-dev
-                   libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libgtest-dev libgmock-dev xz-utils) ;;
+                   libboost-dev libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libgtest-dev libgmock-dev xz-utils) ;;
   fetch) packages=(python3 python3-pip) ;;
   *) die "tools/setup.sh: unknown group '$1' (build, fetch)" ;;
 esac

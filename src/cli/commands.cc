@@ -14,12 +14,14 @@ namespace {
 constexpr std::array kCommands = {
     Command{"run", "answer one prompt (also without a subcommand: cachalot -m FILE -p TEXT)", RunCommand},
     Command{"chat", "talk to a model in the terminal", ChatCommand},
+    Command{"serve", "serve a model over HTTP: OpenAI's API, and a page to chat with it", ServeCommand},
     Command{"inspect", "what a model is, and the memory it will need", InspectCommand},
     Command{"tokenize", "text to token ids", TokenizeCommand},
     Command{"detokenize", "token ids to text", DetokenizeCommand},
     Command{"eval", "measure a model: eval ppl, perplexity of a text", EvalCommand},
     Command{"logits", "logits and greedy continuation of given tokens, as safetensors", LogitsCommand},
-    Command{"bench", "speed of prompts and generation", BenchCommand},
+    Command{"bench", "speed of prompts and generation; bench serve: of a server under load", BenchCommand},
+    Command{"replay", "run recorded requests again and compare the answers", ReplayCommand},
     Command{"quantize", "write a GGUF file in other types", QuantizeCommand},
     Command{"dummy", "write a model with generated weights", DummyCommand},
 };

@@ -24,6 +24,9 @@ int EvalCommand(Args args);
 int LogitsCommand(Args args);
 int BenchCommand(Args args);
 int DummyCommand(Args args);
+int ServeCommand(Args args);
+int ReplayCommand(Args args);
+int BenchServeCommand(Args args);  // bench serve
 int QuantizeCommand(Args args);
 
 // argv without the program's name.

@@ -1,0 +1,64 @@
+// cachalot serve: the model behind an OpenAI-compatible HTTP API, until SIGTERM or Ctrl-C.
+#include <chrono>
+
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/flag_set.h"
+#include "cli/serve_config.h"
+#include "cli/serve_flags.h"
+#include "cli/serve_signals.h"
+#include "cli/session.h"
+#include "runtime/runtime.h"
+#include "server/server.h"
+
+namespace cachalot {
+namespace {
+
+// Requests that run may end; a second signal, or the time, ends the wait.
+void Drain(Server* server, const StopSignals& signals, int32_t timeout_ms) {
+  server->BeginDrain();
+  const size_t running = server->context().live.size();
+  if (running > 0) PrintNote(fmt::format("stopping: {} requests are still running (again Ctrl-C: at once)\n", running));
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (!server->idle() && std::chrono::steady_clock::now() < deadline && signals.Wait(20) < 2) {
+  }
+}
+
+Status Serve(ServeFlags* flags) {
+  ModelOptions& options = flags->model.options;
+  options.max_step_tokens = std::max(options.max_step_tokens, options.max_seqs);
+  ASSIGN_OR_RETURN(const auto session, Session::Open(options, flags->prefill_chunk));
+  RETURN_IF_ERROR(session->tokenizer().status());
+  flags->server.version = CACHALOT_VERSION;
+  const ExecutorInfo info = session->bundle().runtime->info();
+  const StopSignals signals;
+  ASSIGN_OR_RETURN(const auto server, Server::Start(flags->server, &session->bundle(), &session->engine(), info));
+  const std::string& host = flags->server.http.host;
+  const bool v6 = host.find(':') != std::string::npos;
+  PrintNote(fmt::format("{} is served at http://{}{}{}:{}/ (context {}, {} sequences, loaded in {:.2f} s)\n",
+                        server->context().facts.names[0], v6 ? "[" : "", host, v6 ? "]" : "", server->port(),
+                        server->context().facts.max_context, info.max_seqs, session->load_seconds()));
+  while (signals.Wait(1000) == 0) {
+  }
+  Drain(server.get(), signals, flags->server.drain_timeout_ms);
+  server->Stop();
+  return Status::Ok();
+}
+
+}  // namespace
+
+int ServeCommand(Args args) {
+  ServeFlags flags;
+  FlagSet set("serve -m FILE|FOLDER --port 8080",
+              "Serves a model over HTTP with OpenAI's API; a page to chat with it is at /. SIGTERM ends it gently.");
+  flags.Declare(&set);
+  Output output;
+  const Result<std::vector<std::string>> all = WithConfig(args);
+  if (!all.ok()) return ExitUsage(all.status());
+  if (const Status status = set.Parse(*all); !status.ok()) return ExitUsage(status);
+  if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
+  if (const Status status = flags.Resolve(); !status.ok()) return ExitUsage(status);
+  return ExitWith(Serve(&flags), output);
+}
+
+}  // namespace cachalot

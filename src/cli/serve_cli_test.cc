@@ -1,0 +1,130 @@
+// The parts of serve and bench serve that need no server.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "cli/bench_serve_report.h"
+#include "cli/bench_serve_workload.h"
+#include "cli/serve_config.h"
+#include "server/http/http_client.h"
+
+namespace cachalot {
+namespace {
+
+TEST(ServeConfig, FlagsByTheirNames) {
+  const auto flags = FlagsOfConfig(
+      "# a comment\nport = 80\nhost = \"0.0.0.0\"\nmlock = true\ndeterministic = false\napi-key = [\"a\", \"b\"]\n[serve]\nm = \"x.gguf\"\n", "f");
+  ASSERT_TRUE(flags.ok()) << flags.status().ToString();
+  EXPECT_EQ(*flags, (std::vector<std::string>{"--port=80", "--host=0.0.0.0", "--mlock", "--api-key=a", "--api-key=b", "-m=x.gguf"}));
+}
+
+TEST(ServeConfig, WhatIsWrong) {
+  EXPECT_FALSE(FlagsOfConfig("[other]\nport = 1\n", "f").ok());
+  EXPECT_FALSE(FlagsOfConfig("config = \"x\"\n", "f").ok());
+  const std::vector<std::string> args = {"--config", "/no/such/file"};
+  EXPECT_FALSE(WithConfig(args).ok());
+}
+
+TEST(ServeConfig, TheCommandLineComesLast) {
+  const std::string path = testing::TempDir() + "serve_config.toml";
+  std::ofstream(path) << "port = 1\n";
+  const std::vector<std::string> args = {"--config=" + path, "--port", "2"};
+  const auto all = WithConfig(args);
+  ASSERT_TRUE(all.ok());
+  EXPECT_EQ(all->front(), "--port=1");
+  EXPECT_EQ(all->back(), "2");
+}
+
+TEST(BenchServe, PercentilesAsNumpy) {
+  const Percentiles p = PercentilesOf({4, 1, 3, 2});
+  EXPECT_DOUBLE_EQ(p.p50, 2.5);
+  EXPECT_DOUBLE_EQ(p.p90, 3.7);
+  EXPECT_DOUBLE_EQ(p.max, 4);
+  EXPECT_EQ(PercentilesOf({}).count, 0);
+}
+
+TEST(BenchServe, GoodputCountsWholeRequests) {
+  RequestTiming fast, slow, failed;
+  fast.sent_us = slow.sent_us = failed.sent_us = 1'000'000;
+  fast.status = slow.status = 200;
+  fast.token_us = {1'010'000, 1'020'000, 1'030'000};
+  slow.token_us = {1'500'000, 1'510'000};
+  fast.end_us = 1'031'000;
+  slow.end_us = 2'000'000;
+  failed.status = 500;
+  failed.error = "x";
+  fast.output_tokens = 3;
+  slow.output_tokens = 2;
+  const auto level = ParseServiceLevel("ttft:100,itl:50");
+  ASSERT_TRUE(level.ok());
+  const ServeReport report = MakeReport({fast, slow, failed}, *level);
+  EXPECT_EQ(report.completed, 2);
+  EXPECT_EQ(report.failed, 1);
+  EXPECT_EQ(report.good, 1);
+  EXPECT_EQ(report.itl_ms.size(), 3u);
+  EXPECT_DOUBLE_EQ(report.seconds, 1.0);
+  EXPECT_NE(ReportTable(report, *level).find("1 failed"), std::string::npos);
+  EXPECT_EQ(ReportSvg(report, "a<b").find("a<b"), std::string::npos);
+  EXPECT_FALSE(ParseServiceLevel("ttft=5").ok());
+  EXPECT_FALSE(ParseServiceLevel("ttft:-5").ok());
+  EXPECT_FALSE(ParseServiceLevel("what:5").ok());
+}
+
+TEST(BenchServe, TheSameSeedIsTheSameLoad) {
+  WorkloadOptions options;
+  options.dataset = "shared-prefix";
+  options.num_prefixes = 2;
+  options.prefix_len = 50;
+  options.num_prompts = 6;
+  options.range = 0.5f;
+  options.request_rate = 10;
+  const auto a = MakeWorkload(options);
+  const auto b = MakeWorkload(options);
+  ASSERT_TRUE(a.ok() && b.ok());
+  ASSERT_EQ(a->size(), 6u);
+  for (size_t i = 0; i < a->size(); ++i) {
+    EXPECT_EQ((*a)[i].prompt, (*b)[i].prompt);
+    EXPECT_EQ((*a)[i].start_us, (*b)[i].start_us);
+    EXPECT_GE((*a)[i].start_us, (*a)[i > 0 ? i - 1 : 0].start_us);
+  }
+  EXPECT_EQ((*a)[0].prompt.substr(0, 50), (*a)[2].prompt.substr(0, 50));
+  EXPECT_NE((*a)[0].prompt.substr(0, 50), (*a)[1].prompt.substr(0, 50));
+}
+
+TEST(BenchServe, Files) {
+  const std::string path = testing::TempDir() + "bench_serve_dataset";
+  WorkloadOptions options;
+  options.path = path;
+  options.dataset = "sharegpt";
+  std::ofstream(path) << R"([{"conversations":[{"from":"human","value":"hi"},{"from":"gpt","value":"12345678"}]},{"conversations":[]}])";
+  auto items = MakeWorkload(options);
+  ASSERT_TRUE(items.ok()) << items.status().ToString();
+  ASSERT_EQ(items->size(), 1u);
+  EXPECT_EQ((*items)[0].output_len, 2);
+  options.dataset = "trace";
+  std::ofstream(path) << R"({"timestamp":100,"input_length":600,"output_length":5,"hash_ids":[1,2]})" << "\n"
+                      << R"({"timestamp":350,"input_length":3,"output_length":7,"hash_ids":[1]})" << "\n"
+                      << R"({"id":"x","path":"/v1/completions","arrival_us":400000,"e2e_us":1,"body":{"prompt":"p"},"choices":[]})" << "\n";
+  items = MakeWorkload(options);
+  ASSERT_TRUE(items.ok()) << items.status().ToString();
+  ASSERT_EQ(items->size(), 3u);
+  EXPECT_EQ((*items)[1].start_us, 250'000);
+  EXPECT_EQ((*items)[2].body, R"({"prompt":"p"})");
+  std::ofstream(path) << "{}\n";
+  EXPECT_FALSE(MakeWorkload(options).ok());
+  std::ofstream(path) << "[1\n";
+  EXPECT_FALSE(MakeWorkload(options).ok());
+}
+
+TEST(HttpClient, Urls) {
+  const auto url = ParseHttpUrl("http://[::1]:80/a/");
+  ASSERT_TRUE(url.ok());
+  EXPECT_EQ(url->host, "::1");
+  EXPECT_EQ(url->port, "80");
+  EXPECT_EQ(url->path, "/a");
+  EXPECT_EQ(ParseHttpUrl("http://h")->port, "80");
+  for (const char* wrong : {"", "h:80", "https://h", "http://", "http://:5"}) EXPECT_FALSE(ParseHttpUrl(wrong).ok()) << wrong;
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,103 @@
+#include "cli/serve_flags.h"
+
+#include <filesystem>
+
+#include "base/file.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int64_t kMaxKeyFileBytes = 1 << 20;
+constexpr int32_t kMaxSeconds = 1'000'000;
+
+void Split(const std::string& text, char separator, std::vector<std::string>* out) {
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    std::string piece = text.substr(begin, end - begin);
+    while (!piece.empty() && (piece.back() == ' ' || piece.back() == '\r' || piece.back() == '\t')) piece.pop_back();
+    if (!piece.empty()) out->push_back(std::move(piece));
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+ServeFlags::ServeFlags() {
+  model.options.max_seqs = 8;
+  model.options.max_step_tokens = 512;
+}
+
+void ServeFlags::Declare(FlagSet* flags) {
+  flags->Section("Server");
+  flags->String("--host", &server.http.host, "ADDRESS", "address to listen on (default 127.0.0.1)");
+  flags->Int("--port", &server.http.port, 0, 65535, "N", "port (default 8080; 0: any free one, told on standard error)");
+  flags->String("--config", &config_, "FILE", "flags from a TOML file, by these names; the command line wins");
+  flags->Strings("--served-model-name", &served_names_, "NAME", "name of the model in the API; may be given several times");
+  flags->String("-a,--alias", &aliases_, "NAME,…", "the same, as a list");
+  flags->Strings("--api-key", &keys_, "KEY", "key that clients must send; may be given several times");
+  flags->String("--api-key-file", &key_file_, "FILE", "keys, one a line");
+  flags->Strings("--cors-origin,--allowed-origins", &server.cors_origins, "ORIGIN", "page that may use the API from a browser ('*': any)");
+  flags->Int("--threads-http", &server.http.num_threads, 1, 64, "N", "threads for connections (default 2)");
+  flags->Int("--max-connections", &server.http.max_connections, 1, 1 << 20, "N", "open connections at most (default 4096)");
+  flags->Int("--max-body-mib", &body_mib_, 1, 1024, "N", "size of a request's body (default 16)");
+  flags->Int("--read-timeout", &read_timeout_s_, 1, kMaxSeconds, "S", "seconds for a request to arrive (default 30)");
+  flags->Int("--idle-timeout", &idle_timeout_s_, 1, kMaxSeconds, "S", "seconds that an unused connection stays (default 120)");
+  flags->Int("--drain-timeout", &drain_timeout_s_, 0, kMaxSeconds, "S", "seconds that running requests get after SIGTERM (default 30)");
+  flags->Int("--health-timeout", &stall_s_, 1, kMaxSeconds, "S", "a step that takes longer turns /health red (default 60)");
+  flags->Section("Batching");
+  flags->Int("--max-num-seqs,-np,--parallel", &model.options.max_seqs, 1, 1 << 16, "N", "sequences that run at once (default 8)");
+  flags->Int("--max-num-batched-tokens,-b,--batch-size", &model.options.max_step_tokens, 1, 1 << 20, "N",
+             "tokens of one step (default 512)");
+  flags->Int("--prefill-chunk", &prefill_chunk, 0, 1 << 20, "N", "tokens by which a prompt advances in a step (0: all of the step's)");
+  flags->Int("--kv-tokens", &model.options.kv_tokens, 0, int64_t{1} << 40, "N",
+             "tokens that the KV cache holds, over all sequences\n(0: every sequence can be as long as -c)");
+  flags->Int("--block-size", &model.options.block_tokens, 1, 4096, "N", "tokens of a KV block (default 16)");
+  flags->Int("--max-waiting", &server.max_waiting, 0, 1 << 20, "N", "requests that may wait; more get 429 (default 1024)");
+  flags->Int("-t,--threads", &model.options.num_threads, 0, 1024, "N", "threads that compute (0: physical cores)");
+  flags->Section("Answers");
+  flags->Choice("--reasoning-format", &reasoning_format_, {"auto", "none"}, "none: <think> stays in the content");
+  flags->Choice("--reasoning-fields", &reasoning_fields_, {"both", "reasoning", "reasoning_content"},
+                "names under which reasoning is sent (default both)");
+  flags->Section("Watching");
+  flags->Choice("--metrics-compat", &metrics_compat_, {"none", "vllm"}, "vllm: /metrics has vLLM's names too");
+  flags->String("--request-log", &server.request_log, "FILE", "a JSON line for each request ('-': standard error, the default;\n'': none)");
+  flags->String("--record", &server.record_dir, "DIR", "keeps requests and answers for cachalot replay");
+  model.Declare(flags, ModelFlags::kWithoutBatch);
+}
+
+Status ServeFlags::Resolve() {
+  RETURN_IF_ERROR(model.Resolve());
+  server.served_names = served_names_;
+  Split(aliases_, ',', &server.served_names);
+  server.api_keys = keys_;
+  if (!key_file_.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, ReadTextFile(key_file_, kMaxKeyFileBytes));
+    Split(text, '\n', &server.api_keys);
+  }
+  for (const auto& key : server.api_keys) {
+    if (key.empty()) return InvalidArgument("--api-key: an empty key");
+  }
+  if (!key_file_.empty() && server.api_keys.empty()) return InvalidArgument("--api-key-file {}: there is no key in it", key_file_);
+  std::string name = model.options.dummy;
+  if (name.empty()) {
+    namespace fs = std::filesystem;
+    const fs::path path = fs::path(model.options.path).lexically_normal();
+    name = (path.has_filename() ? path : path.parent_path()).filename().string();
+    if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  }
+  if (!name.empty()) server.default_name = name;
+  server.http.max_body_bytes = body_mib_ << 20;
+  server.http.read_timeout_ms = read_timeout_s_ * 1000;
+  server.http.idle_timeout_ms = idle_timeout_s_ * 1000;
+  server.drain_timeout_ms = drain_timeout_s_ * 1000;
+  server.stall_ms = stall_s_ * 1000;
+  server.vllm_metrics = metrics_compat_ == "vllm";
+  server.split_reasoning = reasoning_format_ != "none";
+  server.reasoning_fields = reasoning_fields_ == "both"        ? ReasoningFields::kBoth
+                            : reasoning_fields_ == "reasoning" ? ReasoningFields::kReasoning
+                                                               : ReasoningFields::kReasoningContent;
+  return Status::Ok();
+}
+
+}  // namespace cachalot

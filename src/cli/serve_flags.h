@@ -1,0 +1,37 @@
+// The flags of `cachalot serve`, with vLLM's and llama.cpp's names.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/flag_set.h"
+#include "cli/model_flags.h"
+#include "server/server_context.h"
+
+namespace cachalot {
+
+struct ServeFlags {
+  ServeFlags();
+
+  ModelFlags model;
+  ServerOptions server;
+  int32_t prefill_chunk = 0;      // 0: as many as a step holds
+
+  void Declare(FlagSet* flags);
+  // After FlagSet::Parse.
+  Status Resolve();
+
+ private:
+  std::string config_;
+  std::string aliases_;
+  std::vector<std::string> served_names_;
+  std::string key_file_;
+  std::vector<std::string> keys_;
+  std::string metrics_compat_ = "none";
+  std::string reasoning_format_ = "auto";
+  std::string reasoning_fields_ = "both";
+  int64_t body_mib_ = 16;
+  int32_t read_timeout_s_ = 30, idle_timeout_s_ = 120, drain_timeout_s_ = 30, stall_s_ = 60;
+};
+
+}  // namespace cachalot

@@ -1,0 +1,192 @@
+#include "server/api/chat_request.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace cachalot {
+namespace {
+
+constexpr size_t kMaxMessages = 16384;
+constexpr int64_t kMaxTopLogprobs = 20;
+constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool", "function"};
+
+ApiError Wrong(std::string param, std::string message, std::string code = "") {
+  ApiError error;
+  error.param = std::move(param);
+  error.message = std::move(message);
+  error.code = std::move(code);
+  return error;
+}
+
+// Text alone: a template that knows of images would write their marks without an image behind them.
+std::optional<ApiError> CheckContent(const ChatJson& content, const std::string& place) {
+  if (content.is_null() || content.is_string()) return std::nullopt;
+  if (!content.is_array()) {
+    return Wrong(place, fmt::format("{} is {}: must be a string or a list of parts", place, Preview(content)), "invalid_type");
+  }
+  for (size_t i = 0; i < content.size(); ++i) {
+    const ChatJson& part = content[i];
+    if (part.is_string()) continue;
+    const std::string part_place = fmt::format("{}[{}]", place, i);
+    if (!part.is_object()) {
+      return Wrong(part_place, fmt::format("{} is {}: must be an object", part_place, Preview(part)), "invalid_type");
+    }
+    const auto type = part.find("type");
+    if (type != part.end() && *type != "text" && *type != "input_text" && *type != "output_text") {
+      return Wrong(part_place, fmt::format("{}.type is {}: this model takes text", part_place, Preview(*type)), "unsupported_value");
+    }
+    const auto text = part.find("text");
+    if (text == part.end() || !text->is_string()) {
+      return Wrong(part_place, fmt::format("{}.text must be a string", part_place), "invalid_type");
+    }
+  }
+  return std::nullopt;
+}
+
+// The messages, checked and with developer turned into system.
+std::optional<ApiError> TakeMessages(const ChatJson& body, ChatJson* messages) {
+  const auto found = body.find("messages");
+  if (found == body.end()) return Wrong("messages", "messages is missing: must be a list of at least one message", "missing_field");
+  if (!found->is_array()) {
+    return Wrong("messages", fmt::format("messages is {}: must be a list", Preview(*found)), "invalid_type");
+  }
+  if (found->empty() || found->size() > kMaxMessages) {
+    return Wrong("messages", fmt::format("messages has {} entries: must have 1..{}", found->size(), kMaxMessages), "out_of_range");
+  }
+  *messages = *found;
+  for (size_t i = 0; i < messages->size(); ++i) {
+    ChatJson& message = (*messages)[i];
+    const std::string place = fmt::format("messages[{}]", i);
+    if (!message.is_object()) return Wrong(place, fmt::format("{} is {}: must be an object", place, Preview(message)), "invalid_type");
+    const auto role = message.find("role");
+    if (role == message.end() || std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end()) {
+      return Wrong(place + ".role", fmt::format("{}.role is {}: must be system, developer, user, assistant or tool", place,
+                                                role == message.end() ? "missing" : Preview(*role)), "invalid_value");
+    }
+    if (*role == "developer") *role = "system";
+    const bool assistant = *role == "assistant";
+    // Both names of the field are in use; templates read the older one.
+    if (const auto reasoning = message.find("reasoning");
+        assistant && reasoning != message.end() && reasoning->is_string() && !message.contains("reasoning_content")) {
+      message["reasoning_content"] = ChatJson(*reasoning);
+    }
+    const auto content = message.find("content");
+    if (!assistant && (content == message.end() || content->is_null())) {
+      return Wrong(place + ".content", fmt::format("{}.content is missing", place), "missing_field");
+    }
+    // Nothing said is an empty text; templates expect null beside tool calls only.
+    if (assistant && !message.contains("tool_calls") && (content == message.end() || content->is_null())) {
+      message["content"] = "";
+      continue;
+    }
+    if (content != message.end()) {
+      if (auto error = CheckContent(*content, place + ".content")) return error;
+    }
+    const auto calls = message.find("tool_calls");
+    if (calls != message.end() && !calls->is_null() && !calls->is_array()) {
+      return Wrong(place + ".tool_calls", fmt::format("{}.tool_calls is {}: must be a list", place, Preview(*calls)), "invalid_type");
+    }
+  }
+  return std::nullopt;
+}
+
+// Variables of the template: chat_template_kwargs, and reasoning_effort as those templates know it that read it.
+std::optional<ApiError> TakeExtra(const ChatJson& body, ChatJson* extra) {
+  *extra = ChatJson::object();
+  if (const auto found = body.find("chat_template_kwargs"); found != body.end() && !found->is_null()) {
+    if (!found->is_object()) {
+      return Wrong("chat_template_kwargs", fmt::format("chat_template_kwargs is {}: must be an object", Preview(*found)), "invalid_type");
+    }
+    *extra = *found;
+  }
+  if (const auto found = body.find("reasoning_effort"); found != body.end() && !found->is_null()) {
+    if (!found->is_string()) {
+      return Wrong("reasoning_effort", fmt::format("reasoning_effort is {}: must be a string", Preview(*found)), "invalid_type");
+    }
+    if (!extra->contains("reasoning_effort")) (*extra)["reasoning_effort"] = ChatJson(*found);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bundle, RenderedPrompt* prompt) {
+  ChatJson messages;
+  ChatJson extra;
+  if (auto error = TakeMessages(body, &messages)) return error;
+  if (auto error = TakeExtra(body, &extra)) return error;
+  FieldReader fields(body);
+  ChatInput input;
+  input.messages = &messages;
+  input.extra = &extra;
+  input.add_generation_prompt = fields.Bool("add_generation_prompt", true);
+  input.documents = fields.Find("documents");
+  if (input.documents != nullptr && !input.documents->is_array()) {
+    fields.Fail("documents", fmt::format("documents is {}: must be a list", Preview(*input.documents)), "invalid_type");
+  }
+  fields.Refuse("chat_template", "the model's own template is used");
+  fields.Refuse("continue_final_message", "not supported");
+  if (!fields.ok()) return fields.error();
+  if (bundle.chat_template == nullptr) {
+    return Wrong("messages", fmt::format("this model has no chat template that can be used: {}", bundle.template_error.message()));
+  }
+  Result<RenderedPrompt> rendered = bundle.chat_template->Render(input);
+  if (!rendered.ok()) {
+    if (rendered.status().code() == StatusCode::kInternal) return ErrorOf(rendered.status());
+    return Wrong("messages", fmt::format("the chat template refuses the messages: {}", rendered.status().message()));
+  }
+  *prompt = std::move(*rendered);
+  return std::nullopt;
+}
+
+std::optional<ApiError> EncodeChat(const RenderedPrompt& prompt, const ModelBundle& bundle, std::vector<int32_t>* ids) {
+  // A template of the model's own writes what belongs before the text; the stand-in knows nothing of it.
+  Result<std::vector<int32_t>> encoded =
+      bundle.tokenizer->Encode(prompt.text, {.add_special = !bundle.has_own_template, .user_ranges = prompt.user_ranges});
+  if (!encoded.ok()) return ErrorOf(encoded.status());
+  *ids = std::move(*encoded);
+  return std::nullopt;
+}
+
+std::optional<ApiError> ParseChatRequest(const ChatJson& body, const ModelBundle& bundle, const ModelFacts& facts,
+                                         GenerationParams* params) {
+  FieldReader fields(body);
+  ReadCommonParams(&fields, facts, params);
+  const int64_t older = fields.Int("max_tokens", -1, 1, INT32_MAX);
+  params->max_tokens = static_cast<int32_t>(fields.Int("max_completion_tokens", older, 1, INT32_MAX));
+  const bool logprobs = fields.Bool("logprobs", false);
+  const int64_t top = fields.Int("top_logprobs", 0, 0, kMaxTopLogprobs);
+  if (!logprobs && top > 0) fields.Fail("top_logprobs", "top_logprobs is given without logprobs: true");
+  if (logprobs) params->num_top_logprobs = static_cast<int32_t>(top);
+  const ChatJson* choice = fields.Find("tool_choice");
+  const bool no_tools = choice != nullptr && *choice == "none";
+  if (!no_tools) {
+    fields.Refuse("tools", "tool calls are not supported");
+    fields.Refuse("functions", "tool calls are not supported");
+    if (choice != nullptr && *choice != "auto") fields.Refuse("tool_choice", "tool calls are not supported");
+  }
+  fields.Refuse("echo", "not supported for chats");
+  fields.Refuse("audio", "only text is made");
+  if (const ChatJson* modalities = fields.Find("modalities"); modalities != nullptr && *modalities != ChatJson::array({"text"})) {
+    fields.Refuse("modalities", "only text is made");
+  }
+  params->split_reasoning = fields.Bool("separate_reasoning", true);
+  if (!fields.ok()) {
+    ApiError error = *fields.error();
+    if (error.code == "model_not_found") error.status = 404;
+    return error;
+  }
+  RenderedPrompt prompt;
+  if (auto error = RenderChat(body, bundle, &prompt)) return error;
+  params->starts_in_reasoning = EndsInsideThink(prompt);
+  params->prompts.resize(1);
+  if (auto error = EncodeChat(prompt, bundle, &params->prompts[0].ids)) return error;
+  if (auto error = CheckLengths(facts, params)) {
+    if (error->param == "prompt") error->param = "messages";
+    return error;
+  }
+  return std::nullopt;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,20 @@
+// The body of /v1/chat/completions (and what /apply-template and /tokenize share with it).
+#pragma once
+
+#include <optional>
+
+#include "server/api/generation_params.h"
+#include "tokenizer/chat/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cachalot {
+
+// The conversation of the body through the model's template.
+std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bundle, RenderedPrompt* prompt);
+// The tokens of a rendered conversation.
+std::optional<ApiError> EncodeChat(const RenderedPrompt& prompt, const ModelBundle& bundle, std::vector<int32_t>* ids);
+
+std::optional<ApiError> ParseChatRequest(const ChatJson& body, const ModelBundle& bundle, const ModelFacts& facts,
+                                         GenerationParams* params);
+
+}  // namespace cachalot

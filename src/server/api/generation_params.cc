@@ -1,0 +1,191 @@
+#include "server/api/generation_params.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "formats/text.h"
+
+namespace cachalot {
+namespace {
+
+constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxStopBytes = 4096;
+constexpr size_t kMaxNameBytes = 1024;
+
+// A field that would change the answer, with why it is refused. (Fields that are in no list are accepted and have no
+// effect, as everywhere.)
+struct RefusedField {
+  const char* name;
+  const char* why;
+};
+constexpr RefusedField kRefused[] = {
+    {"json_schema", "constrained output is not supported"},
+    {"grammar", "constrained output is not supported"},
+    {"structured_outputs", "constrained output is not supported"},
+    {"guided_json", "constrained output is not supported"},
+    {"guided_regex", "constrained output is not supported"},
+    {"guided_choice", "constrained output is not supported"},
+    {"guided_grammar", "constrained output is not supported"},
+    {"use_beam_search", "beam search is not supported"},
+    {"min_tokens", "only 0 is supported"},
+    {"bad_words", "not supported; logit_bias takes token ids"},
+    {"allowed_token_ids", "not supported; logit_bias takes token ids"},
+    {"include_stop_str_in_output", "stop strings are never part of the text"},
+    {"return_token_ids", "not supported"},
+    {"prompt_logprobs", "not supported; /v1/completions has echo with logprobs"},
+    {"truncate_prompt_tokens", "prompts are never cut"},
+    {"mirostat", "not supported"},
+    {"dry_multiplier", "not supported"},
+    {"xtc_probability", "not supported"},
+    {"dynatemp_range", "not supported"},
+    {"thinking_token_budget", "not supported"},
+};
+
+void ReadSeed(FieldReader* fields, GenerationParams* params) {
+  const int64_t seed = fields->Int("seed", -1, INT64_MIN, INT64_MAX);
+  if (fields->Find("seed") != nullptr && seed != -1) {
+    params->sampling.seed = static_cast<uint64_t>(seed);
+    return;
+  }
+  // The seed is written to the log and to records, so that every answer can be made again. 53 bits survive any JSON reader.
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  params->sampling.seed = generator() >> 11;
+}
+
+void ReadBias(FieldReader* fields, const ModelFacts& facts, GenerationParams* params) {
+  const ChatJson* bias = fields->Find("logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) {
+    return fields->Fail("logit_bias", fmt::format("logit_bias is {}: must be an object of token ids and numbers", Preview(*bias)),
+                        "invalid_type");
+  }
+  constexpr double kLargest = 100.0;
+  for (auto it = bias->begin(); it != bias->end(); ++it) {
+    const std::string& key = it.key();
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= facts.vocab_size) {
+      return fields->Fail("logit_bias", fmt::format("logit_bias names \"{}\": must be a token id in 0..{}", Printable(key),
+                                                    facts.vocab_size - 1), "out_of_range");
+    }
+    const double value = it.value().is_number() ? it.value().get<double>() : NAN;
+    if (!(std::abs(value) <= kLargest)) {
+      return fields->Fail("logit_bias", fmt::format("logit_bias of token {} is {}: must be a number in -100..100", id,
+                                                    Preview(it.value())), "out_of_range");
+    }
+    params->sampling.logit_bias.push_back({id, static_cast<float>(value)});
+  }
+}
+
+void ReadStreamOptions(FieldReader* fields, GenerationParams* params) {
+  params->stream = fields->Bool("stream", false);
+  const ChatJson* options = fields->Find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) {
+    return fields->Fail("stream_options", fmt::format("stream_options is {}: must be an object", Preview(*options)), "invalid_type");
+  }
+  FieldReader inner(*options, "stream_options.");
+  params->include_usage = inner.Bool("include_usage", false);
+  params->continuous_usage = inner.Bool("continuous_usage_stats", false);
+  if (!inner.ok()) return fields->Fail("stream_options", inner.error()->message, inner.error()->code);
+  if (!params->stream) fields->Fail("stream_options", "stream_options is given without stream: true");
+}
+
+void ReadFormat(FieldReader* fields) {
+  const ChatJson* format = fields->Find("response_format");
+  if (format == nullptr) return;
+  if (format->is_object() && format->value("/type"_json_pointer, ChatJson("text")) == "text") return;
+  const ChatJson type = format->is_object() ? format->value("/type"_json_pointer, ChatJson("text")) : *format;
+  fields->Fail("response_format", fmt::format("response_format is {}: only {{\"type\": \"text\"}} is supported", Preview(type)),
+               "unsupported_value");
+}
+
+}  // namespace
+
+void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationParams* params) {
+  params->model = fields->String("model", facts.names[0], kMaxNameBytes);
+  if (fields->ok() && std::find(facts.names.begin(), facts.names.end(), params->model) == facts.names.end()) {
+    fields->Fail("model", fmt::format("model \"{}\" is not served here; \"{}\" is", Printable(params->model), facts.names[0]),
+                 "model_not_found");
+  }
+  const GenerationDefaults& own = facts.defaults;
+  const auto otherwise = [](float value, float fallback) { return value >= 0 ? value : fallback; };
+  SamplingConfig& sampling = params->sampling;
+  sampling.temperature = static_cast<float>(fields->Number("temperature", otherwise(own.temperature, 1.0f), 0, 100));
+  sampling.top_p = static_cast<float>(fields->Number("top_p", otherwise(own.top_p, 1.0f), 0, 1));
+  sampling.min_p = static_cast<float>(fields->Number("min_p", otherwise(own.min_p, 0.0f), 0, 1));
+  sampling.top_k = static_cast<int32_t>(std::max<int64_t>(fields->Int("top_k", std::max(own.top_k, 0), -1, INT32_MAX), 0));
+  const double repetition = fields->Number("repetition_penalty", otherwise(own.repetition_penalty, 1.0f), 0.01, 100);
+  sampling.repetition_penalty = static_cast<float>(fields->Number("repeat_penalty", repetition, 0.01, 100));
+  sampling.presence_penalty = static_cast<float>(fields->Number("presence_penalty", 0, -2, 2));
+  sampling.frequency_penalty = static_cast<float>(fields->Number("frequency_penalty", 0, -2, 2));
+  ReadSeed(fields, params);
+  ReadBias(fields, facts, params);
+  params->stop_strings = fields->Strings("stop", kMaxStops, kMaxStopBytes);
+  params->stop_token_ids = fields->TokenIds("stop_token_ids", kMaxStops, facts.vocab_size);
+  params->ignore_eos = fields->Bool("ignore_eos", false);
+  params->n = static_cast<int32_t>(fields->Int("n", 1, 1, facts.max_choices));
+  params->best_of = params->n;
+  ReadStreamOptions(fields, params);
+  ReadFormat(fields);
+  params->priority = static_cast<int32_t>(fields->Int("priority", 0, INT32_MIN, INT32_MAX));
+  params->cache_salt = fields->String("cache_salt", "", kMaxNameBytes);
+  if (fields->Find("cache_salt") != nullptr && params->cache_salt.empty()) fields->Fail("cache_salt", "cache_salt is empty");
+  params->user = fields->String("user", "", kMaxNameBytes);
+  if (!fields->Bool("skip_special_tokens", true)) {
+    fields->Fail("skip_special_tokens", "skip_special_tokens is false: special tokens are never part of the text", "unsupported_value");
+  }
+  if (fields->Number("length_penalty", 1, -1e9, 1e9) != 1) fields->Fail("length_penalty", "beam search is not supported", "unsupported_value");
+  if (fields->Number("typical_p", 1, 0, 1) != 1) fields->Fail("typical_p", "typical_p: only 1 (off) is supported", "unsupported_value");
+  for (const auto& refused : kRefused) fields->Refuse(refused.name, refused.why);
+}
+
+std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* params) {
+  for (const auto& prompt : params->prompts) {
+    if (prompt.ids.empty()) {
+      ApiError error = ErrorOfStatus(400, "the prompt has no tokens");
+      error.param = "prompt";
+      return error;
+    }
+    // The last position of the context can only be generated, except where nothing is.
+    const auto length = static_cast<int64_t>(prompt.ids.size());
+    const int64_t limit = params->max_tokens == 0 ? facts.max_context : facts.max_context - 1;
+    if (length > limit) {
+      ApiError error = ErrorOfStatus(
+          400, fmt::format("the prompt has {} tokens: the context of {} has room for {}", length, facts.max_context, limit));
+      error.param = "prompt";
+      error.code = "context_length_exceeded";
+      return error;
+    }
+  }
+  if (params->num_choices() > facts.max_choices) {
+    ApiError error = ErrorOfStatus(400, fmt::format("{} prompts with {} choices each are more than {} sequences",
+                                                    params->prompts.size(), params->best_of, facts.max_choices));
+    error.param = "n";
+    return error;
+  }
+  return std::nullopt;
+}
+
+Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& facts, int32_t prompt, int32_t choice) {
+  Request request;
+  request.prompt_ids = params.prompts[static_cast<size_t>(prompt)].ids;
+  request.sampling = params.sampling;
+  request.sampling.seed += static_cast<uint64_t>(choice);
+  const auto room = static_cast<int32_t>(facts.max_context - static_cast<int64_t>(request.prompt_ids.size()));
+  request.max_tokens = params.max_tokens < 0 ? std::max(room, 1) : std::min(params.max_tokens, std::max(room, 0));
+  if (!params.ignore_eos) request.stop_ids = facts.stop_ids;
+  request.stop_ids.insert(request.stop_ids.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
+  request.stop_strings = params.stop_strings;
+  request.num_top_logprobs = params.num_top_logprobs;
+  // best_of chooses by the mean log-probability.
+  if (params.best_of > params.n) request.num_top_logprobs = std::max(request.num_top_logprobs, 0);
+  request.prompt_logprobs = params.echo && params.num_top_logprobs >= 0 && request.prompt_ids.size() > 1;
+  request.priority = params.priority;
+  return request;
+}
+
+}  // namespace cachalot

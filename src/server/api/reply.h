@@ -1,0 +1,83 @@
+// What a generation looks like in an endpoint's own JSON. A Reply only formats: it sees choices as they grow.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "server/api/generation_params.h"
+#include "server/api/think_splitter.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cachalot {
+
+enum class ReasoningFields { kBoth, kReasoning, kReasoningContent };
+
+struct AnswerToken {
+  int32_t token_id = -1;
+  float logprob = 0.0f;
+  bool known = true;                 // false: the first token of a prompt, which nothing predicted
+  std::vector<TopLogprob> top;
+};
+
+// What an event brought.
+struct ChoiceDelta {
+  std::string content;
+  std::string reasoning;
+  std::vector<AnswerToken> tokens;  // with logprobs wanted only
+};
+
+struct Choice {
+  int32_t prompt_idx = 0;
+  int32_t index = 0;                 // in the response
+  uint64_t ticket = 0;
+  ThinkSplitter splitter;
+  std::string content;               // of whole responses only
+  std::string reasoning;
+  std::vector<AnswerToken> tokens;
+  std::vector<float> prompt_logprobs;
+  std::vector<int32_t> token_ids;    // of records only
+  std::string text;                  // of records only
+  int64_t text_offset = 0;           // characters of text that the tokens so far make
+  int32_t num_tokens = 0;
+  int32_t num_reasoning_tokens = 0;
+  int32_t num_cached_tokens = 0;
+  double sum_logprob = 0.0;
+  bool begun = false;                // its first chunk is out
+  bool finished = false;
+  FinishReason finish_reason = FinishReason::kStop;
+};
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t reasoning_tokens = 0;
+};
+std::string UsageJson(const Usage& usage);
+
+// "stop", "length"; null while it runs.
+std::string FinishReasonJson(const Choice& choice);
+
+class Reply {
+ public:
+  virtual ~Reply() = default;
+  // Chunks of a stream: the JSON of one event each, "" for none. `usage`: JSON that goes into it, or "".
+  virtual std::string FirstChunk(Choice& choice, const std::string& usage) = 0;
+  virtual std::string DeltaChunk(Choice& choice, const ChoiceDelta& delta, const std::string& usage) = 0;
+  virtual std::string LastChunk(Choice& choice, const std::string& usage) = 0;
+  virtual std::string UsageChunk(const std::string& usage) = 0;
+  // A whole response.
+  virtual std::string Body(std::vector<Choice*> choices, const std::string& usage) = 0;
+  // Whether the first chunk must wait until the whole prompt is computed.
+  virtual bool FirstNeedsPrompt() const { return false; }
+};
+
+std::unique_ptr<Reply> MakeChatReply(std::string id, int64_t created, const GenerationParams& params, const Tokenizer& tokenizer,
+                                     ReasoningFields fields);
+std::unique_ptr<Reply> MakeCompletionReply(std::string id, int64_t created, const GenerationParams& params,
+                                           const Tokenizer& tokenizer);
+
+}  // namespace cachalot

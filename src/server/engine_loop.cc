@@ -1,0 +1,285 @@
+#include "server/engine_loop.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "server/server_metrics.h"
+
+namespace cachalot {
+namespace {
+
+constexpr int64_t kRateWindowUs = 2'000'000;
+
+TokenEvent EventOf(const RequestOutput& output, int64_t now_us) {
+  TokenEvent event;
+  event.time_us = now_us;
+  event.token_ids.assign(output.token_ids.begin(), output.token_ids.end());
+  event.text = output.text;
+  event.logprobs.assign(output.logprobs.begin(), output.logprobs.end());
+  for (const auto& top : output.top_logprobs) event.top_logprobs.emplace_back(top.begin(), top.end());
+  event.prompt_logprobs.assign(output.prompt_logprobs.begin(), output.prompt_logprobs.end());
+  event.num_prompt_computed = output.num_prompt_computed;
+  event.finished = output.finished;
+  event.finish_reason = output.finish_reason;
+  event.error = output.error;
+  return event;
+}
+
+}  // namespace
+
+int64_t SteadyNowUs() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+EngineLoop::EngineLoop(Engine* engine, const ExecutorInfo& info, ServerMetrics* metrics, EngineLoopOptions options)
+    : engine_(engine), info_(info), metrics_(metrics), options_(options) {
+  snapshot_.kv_groups = info.kv_groups;
+  snapshot_.max_seqs = info.max_seqs;
+  snapshot_.stats = engine->stats();
+  last_stats_ = engine->stats();
+  progress_us_ = SteadyNowUs();
+  thread_ = std::thread([this] { Run(); });
+}
+
+EngineLoop::~EngineLoop() {
+  Stop();
+}
+
+Status EngineLoop::Reserve(int32_t count) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_;
+    if (stop_) return Cancelled("the server is stopping");
+  }
+  const int32_t limit = options_.max_seqs + options_.max_waiting;
+  int32_t live = live_.load();
+  do {
+    if (live + count > limit) {
+      return Exhausted("{} requests run or wait, and {} more would be over the limit of {}", live, count, limit);
+    }
+  } while (!live_.compare_exchange_weak(live, live + count));
+  return Status::Ok();
+}
+
+uint64_t EngineLoop::Submit(Request request, EventCallback callback) {
+  const uint64_t ticket = ++last_ticket_;
+  Status ended;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stop_ && failure_.ok()) {
+      commands_.push_back({ticket, std::move(request), std::move(callback)});
+    } else {
+      ended = failure_.ok() ? Cancelled("the server is stopping") : failure_;
+    }
+  }
+  if (ended.ok()) {
+    wake_.notify_one();
+    return ticket;
+  }
+  live_.fetch_sub(1);
+  TokenEvent event;
+  event.time_us = SteadyNowUs();
+  event.finished = true;
+  event.finish_reason = FinishReason::kError;
+  event.error = std::move(ended);
+  callback(std::move(event));
+  return ticket;
+}
+
+void EngineLoop::Cancel(uint64_t ticket) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    commands_.push_back({ticket, {}, nullptr});
+  }
+  wake_.notify_one();
+}
+
+void EngineLoop::CancelAll() {
+  {
+    const std::lock_guard lock(mutex_);
+    cancel_all_ = true;
+  }
+  wake_.notify_one();
+}
+
+void EngineLoop::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status EngineLoop::Health() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) return failure_.WithContext("the engine has failed");
+  }
+  if (!working_.load()) return Status::Ok();
+  const int64_t age_us = SteadyNowUs() - progress_us_.load();
+  if (age_us <= options_.stall_us) return Status::Ok();
+  return DeadlineExceeded("no step has ended for {:.1f} s while {} requests wait (limit {:.1f} s)", age_us * 1e-6, live(),
+                          options_.stall_us * 1e-6);
+}
+
+int32_t EngineLoop::RetryAfterSeconds() const {
+  // As long as the queue in front needs when each of it takes about a second of a slot; 1 to 30.
+  return std::clamp(live() / std::max(options_.max_seqs, 1), 1, 30);
+}
+
+EngineLoop::Snapshot EngineLoop::GetSnapshot() const {
+  const std::lock_guard lock(mutex_);
+  return snapshot_;
+}
+
+bool EngineLoop::TakeCommands(std::vector<Command>* commands) {
+  bool cancel_all = false;
+  bool stop = false;
+  {
+    std::unique_lock lock(mutex_);
+    if (!engine_->HasWork()) {
+      working_ = false;
+      wake_.wait(lock, [this] { return stop_ || cancel_all_ || !commands_.empty(); });
+      progress_us_ = SteadyNowUs();
+    }
+    commands->swap(commands_);
+    cancel_all = std::exchange(cancel_all_, false);
+    stop = stop_;
+  }
+  for (auto& command : *commands) {
+    if (command.callback) {
+      Accept(std::move(command));
+    } else if (const auto found = tickets_.find(command.ticket); found != tickets_.end()) {
+      engine_->Cancel(found->second.request_id);
+    }
+  }
+  commands->clear();
+  if (cancel_all || stop) {
+    for (const auto& [ticket, entry] : tickets_) engine_->Cancel(entry.request_id);
+  }
+  return !stop;
+}
+
+void EngineLoop::Run() {
+  std::vector<Command> commands;
+  bool go_on = true;
+  while (go_on) {
+    go_on = TakeCommands(&commands);
+    if (!engine_->HasWork()) continue;
+    working_ = true;
+    const int64_t begin_us = SteadyNowUs();
+    Status status;
+    try {
+      status = engine_->Step();
+    } catch (const std::exception& exception) {  // out of memory
+      status = Internal("a step failed: {}", exception.what());
+    }
+    if (!status.ok()) {
+      LOG_ERROR("the engine cannot go on: {}", status.ToString());
+      {
+        const std::lock_guard lock(mutex_);
+        failure_ = status;
+      }
+      FailAll(status);
+      return;
+    }
+    AfterStep(begin_us, SteadyNowUs());
+  }
+  // The last step above has ended what was cancelled; what came in meanwhile is told here.
+  FailAll(Cancelled("the server is stopping"));
+}
+
+void EngineLoop::Accept(Command command) {
+  const uint64_t ticket = command.ticket;
+  const auto num_prompt = static_cast<uint64_t>(command.request.prompt_ids.size());
+  tickets_.emplace(ticket, Ticket{0, std::move(command.callback), 0});
+  Result<uint64_t> id =
+      engine_->Submit(std::move(command.request), [this, ticket](const RequestOutput& output) { Deliver(ticket, output); });
+  if (!id.ok()) {
+    End(ticket, FinishReason::kError, id.status());
+    return;
+  }
+  tickets_.at(ticket).request_id = *id;
+  metrics_->prompt_tokens->Add(num_prompt);
+}
+
+void EngineLoop::Deliver(uint64_t ticket, const RequestOutput& output) {
+  const auto found = tickets_.find(ticket);
+  if (found == tickets_.end()) return;
+  Ticket& entry = found->second;
+  const int64_t now_us = SteadyNowUs();
+  if (!output.token_ids.empty()) {
+    metrics_->generation_tokens->Add(output.token_ids.size());
+    if (entry.last_token_us != 0) {
+      // Tokens that come together share the time since the last.
+      const double each = static_cast<double>(now_us - entry.last_token_us) * 1e-6 / static_cast<double>(output.token_ids.size());
+      for (size_t i = 0; i < output.token_ids.size(); ++i) metrics_->inter_token_seconds->Observe(each);
+    }
+    entry.last_token_us = now_us;
+  }
+  TokenEvent event = EventOf(output, now_us);
+  if (!output.finished) {
+    entry.callback(std::move(event));
+    return;
+  }
+  const EventCallback callback = std::move(entry.callback);
+  tickets_.erase(found);
+  live_.fetch_sub(1);
+  callback(std::move(event));
+}
+
+void EngineLoop::End(uint64_t ticket, FinishReason reason, Status error) {
+  RequestOutput output;
+  output.finished = true;
+  output.finish_reason = reason;
+  output.error = std::move(error);
+  Deliver(ticket, output);
+}
+
+void EngineLoop::FailAll(const Status& error) {
+  std::vector<Command> commands;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+  }
+  for (auto& command : commands) {
+    if (command.callback) tickets_.emplace(command.ticket, Ticket{0, std::move(command.callback), 0});
+  }
+  std::vector<uint64_t> left;
+  for (const auto& [ticket, entry] : tickets_) left.push_back(ticket);
+  std::sort(left.begin(), left.end());
+  for (const uint64_t ticket : left) End(ticket, FinishReason::kError, error);
+  working_ = false;
+}
+
+void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
+  progress_us_ = end_us;
+  const EngineStats& stats = engine_->stats();
+  metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
+  metrics_->steps->AdvanceTo(stats.steps);
+  metrics_->preemptions->AdvanceTo(static_cast<uint64_t>(stats.preemptions));
+  metrics_->running->Set(stats.running);
+  metrics_->waiting->Set(stats.waiting);
+  double usage = 0.0;
+  for (size_t g = 0; g < stats.kv_blocks_used.size() && g < info_.kv_groups.size(); ++g) {
+    metrics_->kv_blocks_used[g]->Set(stats.kv_blocks_used[g]);
+    usage = std::max(usage, static_cast<double>(stats.kv_blocks_used[g]) / std::max(info_.kv_groups[g].num_blocks, 1));
+  }
+  metrics_->kv_usage->Set(usage);
+  if (end_us - rate_begin_us_ >= kRateWindowUs) {
+    if (rate_begin_us_ != 0) {
+      rate_ = static_cast<double>(stats.generated_tokens - rate_begin_tokens_) / (static_cast<double>(end_us - rate_begin_us_) * 1e-6);
+    }
+    rate_begin_us_ = end_us;
+    rate_begin_tokens_ = stats.generated_tokens;
+  }
+  const std::lock_guard lock(mutex_);
+  snapshot_.stats = stats;
+  snapshot_.tokens_per_second = stats.running > 0 ? rate_ : 0.0;
+}
+
+}  // namespace cachalot

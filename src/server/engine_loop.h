@@ -1,0 +1,129 @@
+// EngineLoop: the one thread that owns an Engine. Other threads hand it work through a bounded queue; what comes back is
+// called on the loop's thread and must be quick.
+// Invariant: every accepted ticket gets exactly one event with `finished`, whatever happens to the engine.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/engine.h"
+
+namespace cachalot {
+
+struct ServerMetrics;
+
+// A RequestOutput that may be kept.
+struct TokenEvent {
+  int64_t time_us = 0;  // steady clock
+  std::vector<int32_t> token_ids;
+  std::string text;
+  std::vector<float> logprobs;
+  std::vector<std::vector<TopLogprob>> top_logprobs;
+  std::vector<float> prompt_logprobs;
+  int32_t num_prompt_computed = 0;
+  int32_t num_cached_tokens = 0;
+  bool finished = false;
+  FinishReason finish_reason = FinishReason::kStop;
+  Status error;
+};
+using EventCallback = std::function<void(TokenEvent event)>;
+
+struct EngineLoopOptions {
+  int32_t max_waiting = 1024;        // requests that may wait for a slot; more are refused
+  int32_t max_seqs = 1;              // that run at once
+  int64_t stall_us = 60'000'000;     // a step that takes longer makes the health check fail
+};
+
+class EngineLoop {
+ public:
+  // Neither may go before the loop. The engine is the loop's from Start on.
+  EngineLoop(Engine* engine, const ExecutorInfo& info, ServerMetrics* metrics, EngineLoopOptions options);
+  ~EngineLoop();
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  // The rest may be called from any thread.
+  // Room for `count` requests, all or none: kExhausted when the queue is full, kCancelled when the loop has ended.
+  Status Reserve(int32_t count);
+  // Uses up one reserved place.
+  uint64_t Submit(Request request, EventCallback callback);
+  // Unknown and finished tickets are ignored.
+  void Cancel(uint64_t ticket);
+  void CancelAll();
+  // Cancels what is left, tells it so, and joins the thread.
+  void Stop();
+
+  int32_t live() const { return live_.load(std::memory_order_relaxed); }
+  // Ok, or why nothing goes on: the engine has failed, or a step has not ended for `stall_us` while work waits.
+  Status Health() const;
+  // For load shedding: seconds after which a refused client may try again.
+  int32_t RetryAfterSeconds() const;
+
+  struct Snapshot {
+    EngineStats stats;
+    std::vector<KvGroupInfo> kv_groups;
+    int32_t max_seqs = 0;
+    double tokens_per_second = 0.0;  // generated, over about the last two seconds
+  };
+  Snapshot GetSnapshot() const;
+
+ private:
+  struct Command {
+    uint64_t ticket = 0;  // with no callback: cancel
+    Request request;
+    EventCallback callback;
+  };
+  struct Ticket {
+    uint64_t request_id = 0;
+    EventCallback callback;
+    int64_t last_token_us = 0;
+  };
+
+  void Run();
+  bool TakeCommands(std::vector<Command>* commands);
+  void Accept(Command command);
+  void Deliver(uint64_t ticket, const RequestOutput& output);
+  void End(uint64_t ticket, FinishReason reason, Status error);
+  void FailAll(const Status& error);
+  void AfterStep(int64_t begin_us, int64_t end_us);
+
+  Engine* const engine_;
+  const ExecutorInfo info_;
+  ServerMetrics* const metrics_;
+  const EngineLoopOptions options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Command> commands_;  // guarded by mutex_
+  bool cancel_all_ = false;        // guarded by mutex_
+  bool stop_ = false;              // guarded by mutex_
+  Status failure_;                 // guarded by mutex_
+  Snapshot snapshot_;              // guarded by mutex_
+
+  std::atomic<int32_t> live_{0};   // reserved and not finished
+  std::atomic<uint64_t> last_ticket_{0};
+  std::atomic<int64_t> progress_us_{0};  // end of the last step, or when work came to an idle engine
+  std::atomic<bool> working_{false};
+
+  // The loop's own.
+  std::unordered_map<uint64_t, Ticket> tickets_;
+  EngineStats last_stats_;
+  int64_t rate_begin_us_ = 0;
+  int64_t rate_begin_tokens_ = 0;
+  double rate_ = 0.0;
+
+  std::thread thread_;
+};
+
+int64_t SteadyNowUs();
+
+}  // namespace cachalot

@@ -1,0 +1,384 @@
+#include "server/generation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <mutex>
+
+#include "base/log.h"
+#include "server/api/json_text.h"
+#include "server/record.h"
+
+namespace cachalot {
+namespace {
+
+constexpr size_t kMaxQueuedEvents = 1 << 14;  // of one request that its connection's thread has not taken yet
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params)
+      : context_(*context), exchange_(std::move(exchange)), endpoint_(endpoint), params_(std::move(params)) {}
+
+  void Start();
+
+ private:
+  struct Queued {
+    size_t choice = 0;
+    TokenEvent event;
+  };
+
+  void Enqueue(size_t choice, TokenEvent event);  // on the engine's thread
+  void Drain();
+  void Handle(Choice& choice, TokenEvent event, std::string* out);
+  ChoiceDelta TakeTokens(Choice& choice, TokenEvent& event);
+  void Stream(Choice& choice, const ChoiceDelta& delta, bool has_tokens, std::string* out);
+  void CancelAll();
+  void Complete();
+  void Respond(HttpResponse response);
+  void CountEnd(const Choice& choice, int64_t now_us);
+  void WriteLog();
+  Usage CountUsage() const;
+  std::vector<Choice*> BestChoices();
+  bool IsStopId(int32_t id) const;
+  std::string ChunkUsage() const { return params_.continuous_usage ? UsageJson(CountUsage()) : ""; }
+
+  ServerContext& context_;
+  const std::shared_ptr<Exchange> exchange_;
+  const GenerationEndpoint endpoint_;
+  const GenerationParams params_;
+  std::string id_;
+  std::unique_ptr<Reply> reply_;
+  std::deque<Choice> choices_;
+  std::vector<Choice*> all_;
+  std::vector<Request> recorded_;          // with --record: what the engine was asked
+  std::shared_ptr<LiveRequestInfo> live_;
+  uint64_t live_key_ = 0;
+  size_t num_finished_ = 0;
+  Status error_;
+  bool client_gone_ = false;
+  bool stream_open_ = false;
+  bool failed_ = false;                    // the client has been told of error_
+  int status_ = 200;
+  int64_t first_token_us_ = 0;
+  int64_t last_token_us_ = 0;
+  int64_t end_us_ = 0;
+
+  std::mutex mutex_;
+  std::vector<Queued> queue_;              // guarded by mutex_
+  bool posted_ = false;                    // guarded by mutex_
+};
+
+std::string Sse(const std::string& json) {
+  return json.empty() ? "" : "data: " + json + "\n\n";
+}
+
+void Generation::Start() {
+  const int32_t count = params_.num_choices();
+  const uint64_t number = ++context_.last_request;
+  const bool chat = endpoint_ == GenerationEndpoint::kChat;
+  id_ = fmt::format("{}-{:x}{:08x}", chat ? "chatcmpl" : "cmpl", context_.start_unix, number);
+  if (context_.draining) {
+    context_.metrics->rejected_draining->Add();
+    ApiError error = ErrorOfStatus(503, "the server is shutting down and takes no new requests");
+    error.retry_after_s = 5;
+    exchange_->Respond(ErrorResponse(error));
+    return;
+  }
+  if (const Status room = context_.loop->Reserve(count); !room.ok()) {
+    ApiError error = ErrorOf(room);
+    if (error.status == 429) {
+      context_.metrics->rejected_queue_full->Add();
+      error.retry_after_s = context_.loop->RetryAfterSeconds();
+    } else {
+      error = ErrorOfStatus(503, room.message());
+    }
+    exchange_->Respond(ErrorResponse(error));
+    return;
+  }
+  const int64_t created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const Tokenizer& tokenizer = *context_.bundle->tokenizer;
+  reply_ = chat ? MakeChatReply(id_, created, params_, tokenizer, context_.options.reasoning_fields)
+                : MakeCompletionReply(id_, created, params_, tokenizer);
+  live_ = std::make_shared<LiveRequestInfo>();
+  live_->id = id_;
+  live_->endpoint = exchange_->request().path;
+  live_->arrival_us = exchange_->request().arrival_us;
+  live_->num_choices = count;
+  live_->streaming = params_.stream;
+  for (const auto& prompt : params_.prompts) live_->prompt_tokens += static_cast<int64_t>(prompt.ids.size());
+  live_key_ = context_.live.Add(live_);
+
+  const bool split = chat && params_.split_reasoning && context_.options.split_reasoning;
+  for (int32_t i = 0; i < count; ++i) {
+    Choice choice;
+    choice.prompt_idx = i / params_.best_of;
+    choice.index = i;
+    choice.splitter = ThinkSplitter(params_.starts_in_reasoning, !split);
+    choices_.push_back(std::move(choice));
+    all_.push_back(&choices_.back());
+  }
+  const auto self = shared_from_this();
+  exchange_->OnClosed([weak = weak_from_this()] {
+    if (const auto generation = weak.lock()) {
+      generation->client_gone_ = true;
+      generation->CancelAll();
+    }
+  });
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Request request = MakeEngineRequest(params_, context_.facts, choices_[i].prompt_idx, static_cast<int32_t>(i) % params_.best_of);
+    if (context_.recorder) recorded_.push_back(request);
+    choices_[i].ticket =
+        context_.loop->Submit(std::move(request), [self, i](TokenEvent event) { self->Enqueue(i, std::move(event)); });
+  }
+  if (client_gone_) CancelAll();
+}
+
+void Generation::Enqueue(size_t choice, TokenEvent event) {
+  bool post = false;
+  bool too_many = false;
+  {
+    const std::lock_guard lock(mutex_);
+    too_many = queue_.size() == kMaxQueuedEvents;
+    queue_.push_back({choice, std::move(event)});
+    post = !std::exchange(posted_, true);
+  }
+  if (post) exchange_->Post([self = shared_from_this()] { self->Drain(); });
+  if (too_many) {
+    for (const Choice* each : all_) context_.loop->Cancel(each->ticket);
+  }
+}
+
+void Generation::Drain() {
+  std::vector<Queued> events;
+  {
+    const std::lock_guard lock(mutex_);
+    events.swap(queue_);
+    posted_ = false;
+  }
+  std::string out;
+  for (auto& queued : events) Handle(choices_[queued.choice], std::move(queued.event), &out);
+  if (!out.empty() && !exchange_->closed()) {
+    if (!stream_open_) {
+      stream_open_ = true;
+      context_.metrics->streams->Add(1);
+      HttpResponse head;
+      head.content_type = "text/event-stream; charset=utf-8";
+      head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", id_}};
+      exchange_->StartStream(std::move(head));
+    }
+    exchange_->Write(out);
+  }
+  if (num_finished_ == choices_.size()) Complete();
+}
+
+bool Generation::IsStopId(int32_t id) const {
+  const auto& own = context_.facts.stop_ids;
+  const auto& more = params_.stop_token_ids;
+  return (!params_.ignore_eos && std::find(own.begin(), own.end(), id) != own.end()) ||
+         std::find(more.begin(), more.end(), id) != more.end();
+}
+
+ChoiceDelta Generation::TakeTokens(Choice& choice, TokenEvent& event) {
+  ChoiceDelta delta;
+  const bool record = context_.recorder != nullptr;
+  const bool reasoning_before = choice.splitter.reasoning();
+  for (size_t i = 0; i < event.token_ids.size(); ++i) {
+    const int32_t id = event.token_ids[i];
+    ++choice.num_tokens;
+    if (record) choice.token_ids.push_back(id);
+    if (i >= event.logprobs.size()) continue;
+    choice.sum_logprob += event.logprobs[i];
+    // A token that only ends the answer is no part of it.
+    const bool ends = event.finished && i + 1 == event.token_ids.size() && event.finish_reason == FinishReason::kStop && IsStopId(id);
+    if (ends || params_.num_top_logprobs < 0) continue;
+    AnswerToken token;
+    token.token_id = id;
+    token.logprob = event.logprobs[i];
+    if (i < event.top_logprobs.size()) token.top = std::move(event.top_logprobs[i]);
+    if (static_cast<int32_t>(token.top.size()) > params_.num_top_logprobs) token.top.resize(static_cast<size_t>(params_.num_top_logprobs));
+    delta.tokens.push_back(std::move(token));
+  }
+  if (record) choice.text += event.text;
+  ThinkSplitter::Parts parts = choice.splitter.Push(event.text);
+  if (event.finished) {
+    ThinkSplitter::Parts rest = choice.splitter.Finish();
+    parts.reasoning += rest.reasoning;
+    parts.content += rest.content;
+  }
+  if (reasoning_before || choice.splitter.reasoning()) choice.num_reasoning_tokens += static_cast<int32_t>(event.token_ids.size());
+  delta.content = std::move(parts.content);
+  delta.reasoning = std::move(parts.reasoning);
+  return delta;
+}
+
+void Generation::Handle(Choice& choice, TokenEvent event, std::string* out) {
+  if (choice.finished) return;
+  live_->prompt_computed = event.num_prompt_computed;
+  live_->generated += static_cast<int64_t>(event.token_ids.size());
+  choice.num_cached_tokens = std::max(choice.num_cached_tokens, event.num_cached_tokens);
+  choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+  if (!event.token_ids.empty()) {
+    if (choice.num_tokens == 0) {
+      context_.metrics->first_token_seconds->Observe(static_cast<double>(event.time_us - exchange_->request().arrival_us) * 1e-6);
+    }
+    if (first_token_us_ == 0) first_token_us_ = event.time_us;
+    last_token_us_ = event.time_us;
+  }
+  const ChoiceDelta delta = TakeTokens(choice, event);
+  if (event.finished) {
+    choice.finished = true;
+    choice.finish_reason = event.finish_reason;
+    ++num_finished_;
+    end_us_ = event.time_us;
+    CountEnd(choice, event.time_us);
+    Status error = event.error;
+    if (event.finish_reason == FinishReason::kCancelled && !client_gone_) error = Cancelled("the server is shutting down");
+    if (event.finish_reason == FinishReason::kError && error.ok()) error = Internal("the request failed");
+    if (!error.ok() && error_.ok()) {
+      error_ = std::move(error);
+      CancelAll();  // one choice without the others is no answer
+    }
+  }
+  if (client_gone_ || failed_) return;
+  if (params_.stream) {
+    Stream(choice, delta, !event.token_ids.empty(), out);
+  } else {
+    choice.content += delta.content;
+    choice.reasoning += delta.reasoning;
+    choice.tokens.insert(choice.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+  }
+}
+
+void Generation::Stream(Choice& choice, const ChoiceDelta& delta, bool has_tokens, std::string* out) {
+  if (!error_.ok()) {
+    if (!stream_open_ && out->empty()) return;  // a whole response can still tell of it
+    failed_ = true;
+    *out += Sse(ErrorJson(ErrorOf(error_))) + "data: [DONE]\n\n";
+    return;
+  }
+  if (!choice.begun) {
+    if (reply_->FirstNeedsPrompt() && !has_tokens && !choice.finished) return;
+    choice.begun = true;
+    *out += Sse(reply_->FirstChunk(choice, ChunkUsage()));
+  }
+  *out += Sse(reply_->DeltaChunk(choice, delta, ChunkUsage()));
+  if (choice.finished) *out += Sse(reply_->LastChunk(choice, ChunkUsage()));
+}
+
+void Generation::CancelAll() {
+  for (const Choice* choice : all_) {
+    if (!choice->finished && choice->ticket != 0) context_.loop->Cancel(choice->ticket);
+  }
+}
+
+Usage Generation::CountUsage() const {
+  Usage usage;
+  for (const auto& prompt : params_.prompts) usage.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
+  for (size_t i = 0; i < all_.size(); ++i) {
+    usage.completion_tokens += all_[i]->num_tokens;
+    usage.reasoning_tokens += all_[i]->num_reasoning_tokens;
+    // A prompt counts once, however many choices share it.
+    if (i % static_cast<size_t>(params_.best_of) == 0) usage.cached_tokens += all_[i]->num_cached_tokens;
+  }
+  return usage;
+}
+
+// Of each prompt's best_of choices the n with the best mean log-probability, numbered anew.
+std::vector<Choice*> Generation::BestChoices() {
+  std::vector<Choice*> kept;
+  for (size_t begin = 0; begin < all_.size(); begin += static_cast<size_t>(params_.best_of)) {
+    std::vector<Choice*> group(all_.begin() + static_cast<int64_t>(begin), all_.begin() + static_cast<int64_t>(begin) + params_.best_of);
+    if (params_.best_of > params_.n) {
+      const auto mean = [](const Choice* choice) { return choice->sum_logprob / std::max(choice->num_tokens, 1); };
+      std::stable_sort(group.begin(), group.end(), [&](const Choice* a, const Choice* b) { return mean(a) > mean(b); });
+      group.resize(static_cast<size_t>(params_.n));
+    }
+    for (Choice* choice : group) {
+      choice->index = static_cast<int32_t>(kept.size());
+      kept.push_back(choice);
+    }
+  }
+  return kept;
+}
+
+void Generation::Respond(HttpResponse response) {
+  response.headers.emplace_back("X-Request-Id", id_);
+  exchange_->Respond(std::move(response));
+}
+
+void Generation::Complete() {
+  context_.live.Remove(live_key_);
+  if (stream_open_) context_.metrics->streams->Add(-1);
+  const Usage usage = CountUsage();
+  if (client_gone_ || exchange_->closed()) {
+    status_ = 499;
+  } else if (stream_open_) {
+    std::string out;
+    if (!failed_) {
+      if (params_.include_usage) out += Sse(reply_->UsageChunk(UsageJson(usage)));
+      out += "data: [DONE]\n\n";
+    }
+    if (!out.empty()) exchange_->Write(out);
+    exchange_->EndStream();
+  } else if (!error_.ok()) {
+    const ApiError error = ErrorOf(error_);
+    status_ = error.status;
+    Respond(ErrorResponse(error));
+  } else {
+    HttpResponse response;
+    response.body = reply_->Body(BestChoices(), UsageJson(usage));
+    Respond(std::move(response));
+  }
+  WriteLog();
+  if (context_.recorder && !client_gone_ && error_.ok()) {
+    context_.recorder->Write(RecordLine(id_, exchange_->request(), exchange_->request().arrival_us - context_.start_us,
+                                        end_us_ - exchange_->request().arrival_us, recorded_, all_));
+  }
+}
+
+void Generation::CountEnd(const Choice& choice, int64_t now_us) {
+  ServerMetrics& metrics = *context_.metrics;
+  switch (choice.finish_reason) {
+    case FinishReason::kStop: metrics.finished_stop->Add(); break;
+    case FinishReason::kLength: metrics.finished_length->Add(); break;
+    case FinishReason::kCancelled: metrics.finished_abort->Add(); break;
+    case FinishReason::kError: metrics.finished_error->Add(); break;
+  }
+  const auto num_prompt = static_cast<double>(params_.prompts[static_cast<size_t>(choice.prompt_idx)].ids.size());
+  metrics.e2e_seconds->Observe(static_cast<double>(now_us - exchange_->request().arrival_us) * 1e-6);
+  metrics.request_prompt_tokens->Observe(num_prompt);
+  metrics.request_generation_tokens->Observe(choice.num_tokens);
+}
+
+void Generation::WriteLog() {
+  if (!context_.request_log) return;
+  const HttpRequest& request = exchange_->request();
+  const Usage usage = CountUsage();
+  const auto ms = [&](int64_t from, int64_t to) { return from == 0 || to == 0 ? 0.0 : static_cast<double>(to - from) * 1e-3; };
+  const double unix_now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  std::string reasons;
+  for (const Choice* choice : all_) {
+    if (!reasons.empty()) reasons += ',';
+    reasons += FinishReasonName(choice->finish_reason);
+  }
+  const int64_t gaps = usage.completion_tokens - static_cast<int64_t>(all_.size());
+  const double itl = gaps > 0 ? ms(first_token_us_, last_token_us_) * static_cast<double>(all_.size()) / static_cast<double>(gaps) : 0.0;
+  std::string line = fmt::format(
+      "{{\"event\":\"request\",\"time\":{:.3f},\"id\":{},\"path\":{},\"peer\":{},\"status\":{},\"stream\":{},\"finish_reason\":{},"
+      "\"choices\":{},\"prompt_tokens\":{},\"cached_tokens\":{},\"completion_tokens\":{},\"reasoning_tokens\":{},\"ttft_ms\":{:.3f},"
+      "\"e2e_ms\":{:.3f},\"itl_ms\":{:.3f},\"seed\":{},\"priority\":{}",
+      unix_now, JsonString(id_), JsonString(request.path), JsonString(request.peer), status_, params_.stream, JsonString(reasons),
+      all_.size(), usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens,
+      ms(request.arrival_us, first_token_us_), ms(request.arrival_us, end_us_), itl, params_.sampling.seed, params_.priority);
+  if (!params_.user.empty()) line += ",\"user\":" + JsonString(params_.user);
+  if (!error_.ok()) line += ",\"error\":" + JsonString(error_.message());
+  context_.request_log->Write(line + "}");
+}
+
+}  // namespace
+
+void StartGeneration(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params) {
+  std::make_shared<Generation>(context, std::move(exchange), endpoint, std::move(params))->Start();
+}
+
+}  // namespace cachalot

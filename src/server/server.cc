@@ -1,0 +1,132 @@
+#include "server/server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "server/api/api_error.h"
+#include "server/record.h"
+#include "server/router.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cachalot {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kGoodbyeTime = 2000ms;  // for the last error messages to leave
+
+Status Prepare(ServerContext* context, ModelBundle* bundle, const ExecutorInfo& info) {
+  if (bundle->tokenizer == nullptr) return bundle->tokenizer_error.WithContext("serving needs a tokenizer");
+  ServerOptions& options = context->options;
+  context->bundle = bundle;
+  context->start_us = SteadyNowUs();
+  context->start_unix =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  ModelFacts& facts = context->facts;
+  facts.names = options.served_names.empty() ? std::vector<std::string>{options.default_name} : options.served_names;
+  facts.vocab_size = info.vocab_size;
+  // A sequence can be no longer than the KV memory of any group without a window.
+  facts.max_context = info.max_context;
+  for (const auto& group : info.kv_groups) {
+    if (group.window > 0) continue;
+    const int64_t tokens = int64_t{group.num_blocks} * group.block_tokens;
+    facts.max_context = static_cast<int32_t>(std::min<int64_t>(facts.max_context, tokens));
+  }
+  facts.max_choices = std::min(options.max_choices, info.max_seqs + options.max_waiting);
+  facts.defaults = bundle->generation;
+  facts.stop_ids.assign(bundle->tokenizer->stop_ids().begin(), bundle->tokenizer->stop_ids().end());
+  context->metrics = std::make_unique<ServerMetrics>(&context->registry, info);
+  if (!options.request_log.empty()) {
+    ASSIGN_OR_RETURN(context->request_log, LineWriter::Open(options.request_log));
+  }
+  if (!options.record_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(options.record_dir, error);
+    if (error) return InvalidArgument("--record {}: {}", options.record_dir, error.message());
+    ASSIGN_OR_RETURN(context->recorder, LineWriter::Open(options.record_dir + "/" + kRecordFile));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+uint64_t LiveRequests::Add(std::shared_ptr<LiveRequestInfo> info) {
+  const std::lock_guard lock(mutex_);
+  map_.emplace(++next_, std::move(info));
+  return next_;
+}
+
+void LiveRequests::Remove(uint64_t key) {
+  const std::lock_guard lock(mutex_);
+  map_.erase(key);
+}
+
+std::vector<std::shared_ptr<const LiveRequestInfo>> LiveRequests::List(size_t max_count) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const LiveRequestInfo>> list;
+  for (const auto& [key, info] : map_) {
+    if (list.size() == max_count) break;
+    list.push_back(info);
+  }
+  return list;
+}
+
+size_t LiveRequests::size() const {
+  const std::lock_guard lock(mutex_);
+  return map_.size();
+}
+
+Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ModelBundle* bundle, Engine* engine, const ExecutorInfo& info) {
+  std::unique_ptr<Server> server(new Server);
+  ServerContext* context = &server->context_;
+  context->options = std::move(options);
+  RETURN_IF_ERROR(Prepare(context, bundle, info));
+  context->loop = std::make_unique<EngineLoop>(engine, info, context->metrics.get(),
+                                               EngineLoopOptions{.max_waiting = context->options.max_waiting,
+                                                                 .max_seqs = info.max_seqs,
+                                                                 .stall_us = int64_t{context->options.stall_ms} * 1000});
+  auto http = HttpServer::Start(
+      context->options.http, [context](std::shared_ptr<Exchange> exchange) { HandleExchange(context, exchange); },
+      [](int status, std::string_view message) { return ErrorJson(ErrorOfStatus(status, std::string(message))); });
+  if (!http.ok()) {
+    server->stopped_ = true;
+    context->loop->Stop();
+    return http.status();
+  }
+  server->http_ = std::move(*http);
+  context->http = server->http_.get();
+  return server;
+}
+
+Server::~Server() {
+  Stop();
+}
+
+int32_t Server::port() const {
+  return http_->port();
+}
+
+void Server::BeginDrain() {
+  context_.draining = true;
+  http_->CloseAfterResponses();
+}
+
+bool Server::idle() const {
+  return context_.live.size() == 0;
+}
+
+void Server::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  BeginDrain();
+  context_.loop->CancelAll();
+  context_.loop->Stop();
+  // Every request has its end now; the connections' threads still carry it to the clients.
+  const auto deadline = std::chrono::steady_clock::now() + kGoodbyeTime;
+  while (!idle() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(5ms);
+  std::this_thread::sleep_for(20ms);
+  http_->Stop();
+}
+
+}  // namespace cachalot

@@ -1,0 +1,82 @@
+// What all routes share. Everything in it may be used from any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/model_bundle.h"
+#include "server/api/generation_params.h"
+#include "server/api/reply.h"
+#include "server/engine_loop.h"
+#include "server/http/http_server.h"
+#include "server/request_log.h"
+#include "server/server_metrics.h"
+
+namespace cachalot {
+
+// A request that is being worked on, for the live view.
+struct LiveRequestInfo {
+  std::string id;
+  std::string endpoint;
+  int64_t arrival_us = 0;
+  int32_t num_choices = 1;
+  std::atomic<int64_t> prompt_tokens{0};
+  std::atomic<int64_t> prompt_computed{0};
+  std::atomic<int64_t> generated{0};
+  std::atomic<bool> streaming{false};
+};
+
+class LiveRequests {
+ public:
+  uint64_t Add(std::shared_ptr<LiveRequestInfo> info);
+  void Remove(uint64_t key);
+  std::vector<std::shared_ptr<const LiveRequestInfo>> List(size_t max_count) const;
+  size_t size() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<LiveRequestInfo>> map_;
+  uint64_t next_ = 0;
+};
+
+struct ServerOptions {
+  HttpServerOptions http = {};
+  std::vector<std::string> served_names = {};  // empty: `default_name`
+  std::string default_name = "model";
+  std::vector<std::string> api_keys = {};      // empty: no keys are asked for
+  std::vector<std::string> cors_origins = {};  // "*": all
+  int32_t max_waiting = 1024;
+  int32_t max_choices = 128;
+  int32_t drain_timeout_ms = 30'000;
+  int32_t stall_ms = 60'000;                  // /health turns red when a step takes longer
+  bool vllm_metrics = false;
+  bool split_reasoning = true;
+  ReasoningFields reasoning_fields = ReasoningFields::kBoth;
+  std::string request_log = "-";              // a file, "-" for standard error, "" for none
+  std::string record_dir = {};                // "": nothing is recorded
+  std::string version = "0";
+};
+
+struct ServerContext {
+  ServerOptions options;
+  ModelFacts facts;
+  ModelBundle* bundle = nullptr;
+  MetricRegistry registry;
+  std::unique_ptr<ServerMetrics> metrics;
+  std::unique_ptr<EngineLoop> loop;
+  std::unique_ptr<LineWriter> request_log;    // may be null
+  std::unique_ptr<LineWriter> recorder;       // may be null
+  HttpServer* http = nullptr;                 // set once it listens
+  LiveRequests live;
+  std::atomic<bool> draining{false};
+  std::atomic<uint64_t> last_request{0};
+  int64_t start_us = 0;                       // steady clock
+  int64_t start_unix = 0;
+};
+
+}  // namespace cachalot

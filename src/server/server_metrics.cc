@@ -1,0 +1,82 @@
+#include "server/server_metrics.h"
+
+#include <algorithm>
+
+namespace cachalot {
+
+ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : registry(r) {
+  running = r->AddGauge("cachalot:requests_running", "Requests that take part in steps.");
+  r->Alias("cachalot:requests_running", "vllm:num_requests_running");
+  waiting = r->AddGauge("cachalot:requests_waiting", "Requests that wait for a place.");
+  r->Alias("cachalot:requests_waiting", "vllm:num_requests_waiting");
+  kv_usage = r->AddGauge("cachalot:kv_cache_usage_ratio", "Used part of the fullest KV group, 0 to 1.");
+  r->Alias("cachalot:kv_cache_usage_ratio", "vllm:kv_cache_usage_perc");
+  r->Alias("cachalot:kv_cache_usage_ratio", "vllm:gpu_cache_usage_perc");
+  for (const auto& group : info.kv_groups) {
+    kv_blocks_used.push_back(r->AddGauge("cachalot:kv_blocks_used", "KV blocks in use.", {{"group", group.name}}));
+  }
+  for (const auto& group : info.kv_groups) {
+    r->AddGauge("cachalot:kv_blocks", "KV blocks that there are.", {{"group", group.name}})->Set(group.num_blocks);
+  }
+  if (!info.kv_groups.empty()) {
+    const auto& group = info.kv_groups[0];
+    r->AddGauge("cachalot:cache_config_info", "Sizes of the KV cache, as labels.",
+                {{"block_size", std::to_string(group.block_tokens)},
+                 {"num_gpu_blocks", std::to_string(group.num_blocks)}})
+        ->Set(1);
+    r->Alias("cachalot:cache_config_info", "vllm:cache_config_info");
+  }
+  steps = r->AddCounter("cachalot:engine_steps_total", "Steps of the engine.");
+  preemptions = r->AddCounter("cachalot:preemptions_total", "Requests put back because KV memory ran out.");
+  r->Alias("cachalot:preemptions_total", "vllm:num_preemptions_total");
+  prompt_tokens = r->AddCounter("cachalot:prompt_tokens_total", "Prompt tokens of requests that were begun.");
+  r->Alias("cachalot:prompt_tokens_total", "vllm:prompt_tokens_total");
+  generation_tokens = r->AddCounter("cachalot:generation_tokens_total", "Tokens generated.");
+  r->Alias("cachalot:generation_tokens_total", "vllm:generation_tokens_total");
+  step_seconds = r->AddHistogram("cachalot:step_seconds", "Time of one step, host and device.", LatencyEdges());
+  inter_token_seconds =
+      r->AddHistogram("cachalot:inter_token_latency_seconds", "Time between two tokens of a request.", LatencyEdges());
+  r->Alias("cachalot:inter_token_latency_seconds", "vllm:inter_token_latency_seconds");
+  r->Alias("cachalot:inter_token_latency_seconds", "vllm:time_per_output_token_seconds");
+  first_token_seconds = r->AddHistogram("cachalot:time_to_first_token_seconds",
+                                        "From a request's arrival to its first token.", LatencyEdges());
+  r->Alias("cachalot:time_to_first_token_seconds", "vllm:time_to_first_token_seconds");
+  e2e_seconds =
+      r->AddHistogram("cachalot:e2e_request_latency_seconds", "From a request's arrival to its end.", LatencyEdges());
+  r->Alias("cachalot:e2e_request_latency_seconds", "vllm:e2e_request_latency_seconds");
+  const double max_tokens = std::max(1000.0, static_cast<double>(info.max_context));
+  request_prompt_tokens =
+      r->AddHistogram("cachalot:request_prompt_tokens", "Prompt tokens of a request.", SizeEdges(max_tokens));
+  r->Alias("cachalot:request_prompt_tokens", "vllm:request_prompt_tokens");
+  request_generation_tokens =
+      r->AddHistogram("cachalot:request_generation_tokens", "Tokens that a request generated.", SizeEdges(max_tokens));
+  r->Alias("cachalot:request_generation_tokens", "vllm:request_generation_tokens");
+  prefix_queries = r->AddCounter("cachalot:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
+  r->Alias("cachalot:prefix_cache_queries_total", "vllm:prefix_cache_queries_total");
+  prefix_hits = r->AddCounter("cachalot:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");
+  r->Alias("cachalot:prefix_cache_hits_total", "vllm:prefix_cache_hits_total");
+  const auto finished = [&](const char* reason) {
+    return r->AddCounter("cachalot:request_success_total", "Requests that ended, by how.", {{"finished_reason", reason}});
+  };
+  finished_stop = finished("stop");
+  finished_length = finished("length");
+  finished_abort = finished("abort");
+  finished_error = finished("error");
+  r->Alias("cachalot:request_success_total", "vllm:request_success_total");
+  connections = r->AddGauge("cachalot:http_connections", "Open connections.");
+  streams = r->AddGauge("cachalot:http_streams", "Responses that are being streamed.");
+  resident_bytes = r->AddGauge("cachalot:resident_memory_bytes", "Resident memory of the process.");
+  const auto rejected = [&](const char* reason) {
+    return r->AddCounter("cachalot:requests_rejected_total", "Requests refused because of load.", {{"reason", reason}});
+  };
+  rejected_queue_full = rejected("queue_full");
+  rejected_draining = rejected("draining");
+  slow_readers = r->AddCounter("cachalot:slow_readers_total", "Streams ended because the client did not read.");
+}
+
+Counter* ServerMetrics::Requests(const std::string& path, int status) {
+  return registry->AddCounter("cachalot:http_requests_total", "Requests by path and status.",
+                              {{"path", path}, {"code", std::to_string(status)}});
+}
+
+}  // namespace cachalot

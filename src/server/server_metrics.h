@@ -1,0 +1,49 @@
+// The handles of every metric that the server moves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "obs/metrics.h"
+#include "runtime/executor.h"
+
+namespace cachalot {
+
+struct ServerMetrics {
+  ServerMetrics(MetricRegistry* registry, const ExecutorInfo& info);
+
+  MetricRegistry* registry;
+  // Of the engine, moved by its loop.
+  Gauge* running;
+  Gauge* waiting;
+  Gauge* kv_usage;
+  std::vector<Gauge*> kv_blocks_used;  // by group
+  Counter* steps;
+  Counter* preemptions;
+  Counter* prompt_tokens;
+  Counter* generation_tokens;
+  Histogram* step_seconds;
+  Histogram* inter_token_seconds;
+  // Of requests, moved when they make progress and end.
+  Histogram* first_token_seconds;
+  Histogram* e2e_seconds;
+  Histogram* request_prompt_tokens;
+  Histogram* request_generation_tokens;
+  Counter* prefix_queries;
+  Counter* prefix_hits;
+  Counter* finished_stop;
+  Counter* finished_length;
+  Counter* finished_abort;
+  Counter* finished_error;
+  // Of HTTP.
+  Gauge* connections;
+  Gauge* streams;
+  Gauge* resident_bytes;
+  Counter* rejected_queue_full;
+  Counter* rejected_draining;
+  Counter* slow_readers;
+  Counter* Requests(const std::string& path, int status);
+};
+
+}  // namespace cachalot

@@ -1,0 +1,295 @@
+// The whole server on a tiny generated model, in this process: what the engine's thread and the connections' threads do to
+// each other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <vector>
+
+#include "base/fault.h"
+#include "runtime/runtime.h"
+#include "server/server.h"
+#include "socket_client.h"
+#include "tokenizer/tokenizer.h"
+
+namespace cachalot {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class ServeSocketTest : public testing::Test {
+ protected:
+  void Start(ServerOptions options = {}, int32_t max_seqs = 4, int32_t context = 256, const char* spec = "tiny-llama") {
+    ModelOptions model;
+    model.dummy = spec;
+    model.num_threads = 1;
+    model.context = context;
+    model.max_seqs = max_seqs;
+    Result<ModelBundle> bundle = OpenModel(model);
+    ASSERT_TRUE(bundle.ok()) << bundle.status().ToString();
+    bundle_ = std::make_unique<ModelBundle>(std::move(*bundle));
+    info_ = bundle_->runtime->info();
+    auto engine = Engine::Create(bundle_->runtime.get(), bundle_->tokenizer.get(), {});
+    ASSERT_TRUE(engine.ok());
+    engine_ = std::move(*engine);
+    options.http.port = 0;
+    options.default_name = "tiny";
+    options.request_log = "";
+    auto server = Server::Start(std::move(options), bundle_.get(), engine_.get(), info_);
+    ASSERT_TRUE(server.ok()) << server.status().ToString();
+    server_ = std::move(*server);
+  }
+  void TearDown() override {
+    if (server_) server_->Stop();
+  }
+  int port() const { return server_->port(); }
+  static std::string Completion(const char* more) { return PostText("/v1/completions", std::string(R"({"prompt":"taneba")") + more + "}"); }
+  json Complete(const char* more) { return json::parse(BodyOf(Ask(port(), Completion(more))), nullptr, false); }
+  int64_t Blocks() {
+    int64_t used = 0;
+    for (const int32_t blocks : server_->context().loop->GetSnapshot().stats.kv_blocks_used) used += blocks;
+    return used;
+  }
+  void WaitFor(const std::function<bool()>& condition, const char* what) {
+    for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(condition()) << what;
+  }
+  void WaitUntilAtRest() {
+    WaitFor([&] { return server_->context().live.size() == 0; }, "no live requests");
+    WaitFor([&] { return server_->context().loop->live() == 0; }, "no places taken");
+    WaitFor([&] { return Blocks() == 0; }, "no KV blocks in use");
+  }
+
+  std::unique_ptr<ModelBundle> bundle_;
+  ExecutorInfo info_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServeSocketTest, StreamAndWholeAnswerAgree) {
+  Start();
+  const char* const ask = R"(,"max_tokens":24,"seed":5,"ignore_eos":true,"logprobs":2)";
+  const json whole = Complete(ask);
+  ASSERT_TRUE(whole.contains("choices")) << whole.dump();
+  EXPECT_EQ(whole["usage"]["completion_tokens"], 24);
+  SocketClient client(port());
+  client.Send(Completion((std::string(ask) + R"(,"stream":true,"stream_options":{"include_usage":true})").c_str()));
+  const std::string stream = client.ReadUntil("data: [DONE]");
+  std::string text;
+  std::vector<std::string> tokens;
+  json usage;
+  size_t at = 0;
+  while ((at = stream.find("data: {", at)) != std::string::npos) {
+    const size_t end = stream.find("\n\n", at);
+    const json chunk = json::parse(stream.substr(at + 6, end - at - 6), nullptr, false);
+    ASSERT_TRUE(chunk.is_object()) << stream;
+    if (chunk["choices"].empty()) usage = chunk["usage"];
+    for (const auto& choice : chunk["choices"]) {
+      text += choice["text"].get<std::string>();
+      for (const auto& token : choice["logprobs"]["tokens"]) tokens.push_back(token);
+    }
+    at = end;
+  }
+  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_EQ(json(tokens), whole["choices"][0]["logprobs"]["tokens"]);
+  EXPECT_EQ(tokens.size(), 24u);
+  EXPECT_EQ(usage, whole["usage"]);
+  WaitUntilAtRest();
+}
+
+TEST_F(ServeSocketTest, ChoicesBelongToTheirPrompts) {
+  Start();
+  const json all = json::parse(BodyOf(Ask(port(), PostText("/v1/completions",
+      R"({"prompt":["taneba","ba","neta"],"n":2,"seed":3,"max_tokens":8,"ignore_eos":true})"))), nullptr, false);
+  ASSERT_EQ(all["choices"].size(), 6u);
+  for (int prompt = 0; prompt < 3; ++prompt) {
+    for (int i = 0; i < 2; ++i) {
+      const char* const texts[] = {"taneba", "ba", "neta"};
+      const json body = {{"prompt", texts[prompt]}, {"seed", 3 + i}, {"max_tokens", 8}, {"ignore_eos", true}};
+      const json one = json::parse(BodyOf(Ask(port(), PostText("/v1/completions", body.dump()))), nullptr, false);
+      EXPECT_EQ(all["choices"][static_cast<size_t>(2 * prompt + i)]["text"], one["choices"][0]["text"]);
+    }
+  }
+  const json best = Complete(R"(,"best_of":4,"n":2,"logprobs":0,"max_tokens":6,"ignore_eos":true)");
+  ASSERT_EQ(best["choices"].size(), 2u);
+  const auto sum = [](const json& choice) {
+    double total = 0;
+    for (const double value : choice["logprobs"]["token_logprobs"]) total += value;
+    return total;
+  };
+  EXPECT_GE(sum(best["choices"][0]), sum(best["choices"][1]));
+  EXPECT_EQ(best["usage"]["completion_tokens"], 24);
+}
+
+TEST_F(ServeSocketTest, EchoWithLogprobs) {
+  Start();
+  const json echo = Complete(R"(,"echo":true,"logprobs":0,"max_tokens":0)");
+  ASSERT_TRUE(echo.contains("choices")) << echo.dump();
+  const json& choice = echo["choices"][0];
+  EXPECT_EQ(choice["text"], "taneba");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  const size_t count = choice["logprobs"]["tokens"].size();
+  EXPECT_EQ(count, echo["usage"]["prompt_tokens"]);
+  EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
+  for (size_t i = 1; i < count; ++i) EXPECT_LT(choice["logprobs"]["token_logprobs"][i], 0.0);
+}
+
+TEST_F(ServeSocketTest, AClientThatGoesFreesEverything) {
+  Start();
+  for (const bool stream : {true, false}) {
+    {
+      SocketClient client(port());
+      client.Send(Completion(stream ? R"(,"max_tokens":240,"ignore_eos":true,"n":3,"stream":true)" : R"(,"max_tokens":240,"ignore_eos":true,"n":3)"));
+      if (stream) client.ReadUntil("data: ");
+      else WaitFor([&] { return server_->context().loop->live() == 3; }, "three live");
+    }
+    WaitUntilAtRest();
+  }
+}
+
+TEST_F(ServeSocketTest, TooManyIs429) {
+  Start({.max_waiting = 1}, 1, 2048, "tiny-deepseek-v3");  // one that takes a while
+  SocketClient first(port());
+  first.Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true,"stream":true)"));
+  first.ReadUntil("data: ");
+  SocketClient second(port());
+  second.Send(Completion(R"(,"max_tokens":1)"));
+  WaitFor([&] { return server_->context().loop->live() == 2; }, "two live");
+  const std::string third = Ask(port(), Completion(""));
+  EXPECT_EQ(StatusOf(third), 429);
+  EXPECT_THAT(third, HasSubstr("Retry-After: "));
+  EXPECT_THAT(third, HasSubstr("rate_limit_error"));
+  first.Close();
+  EXPECT_EQ(StatusOf(second.ReadResponse()), 200);
+  WaitUntilAtRest();
+}
+
+TEST_F(ServeSocketTest, ContextEndsWithLength) {
+  Start({}, 2, 64);
+  const json full = Complete(R"(,"max_tokens":1000,"ignore_eos":true)");
+  ASSERT_TRUE(full.contains("choices")) << full.dump();
+  EXPECT_EQ(full["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(full["usage"]["total_tokens"], 64);
+  json body = {{"prompt", std::vector<int>(64, 5)}};
+  const std::string refused = Ask(port(), PostText("/v1/completions", body.dump()));
+  EXPECT_EQ(StatusOf(refused), 400);
+  EXPECT_THAT(refused, HasSubstr("context_length_exceeded"));
+}
+
+TEST_F(ServeSocketTest, KeysOnEveryRouteButTheOpenOnes) {
+  Start({.api_keys = {"one", "two"}});
+  const auto get = [&](const std::string& path, const std::string& header) {
+    return StatusOf(Ask(port(), "GET " + path + " HTTP/1.1\r\nHost: t\r\n" + header + "\r\n"));
+  };
+  for (const char* path : {"/v1/models", "/metrics", "/status", "/version", "/openapi.json", "/nothing"}) {
+    EXPECT_EQ(get(path, ""), 401) << path;
+    EXPECT_EQ(get(path, "Authorization: Bearer three\r\n"), 401) << path;
+    EXPECT_NE(get(path, "Authorization: Bearer two\r\n"), 401) << path;
+    EXPECT_NE(get(path, "x-api-key: one\r\n"), 401) << path;
+  }
+  for (const char* path : {"/health", "/ready", "/", "/web/app.js"}) EXPECT_EQ(get(path, ""), 200) << path;
+  EXPECT_EQ(StatusOf(Ask(port(), Completion(""))), 401);
+  EXPECT_EQ(StatusOf(Ask(port(), "OPTIONS /v1/models HTTP/1.1\r\nHost: t\r\n\r\n")), 204);
+}
+
+TEST_F(ServeSocketTest, CrossOrigin) {
+  Start({.cors_origins = {"http://good"}});
+  const auto ask = [&](const char* origin) {
+    return Ask(port(), std::string("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: t\r\nOrigin: ") + origin +
+                           "\r\nAccess-Control-Request-Headers: x-stainless-os, authorization\r\n\r\n");
+  };
+  EXPECT_THAT(ask("http://good"), HasSubstr("Access-Control-Allow-Origin: http://good"));
+  EXPECT_THAT(ask("http://good"), HasSubstr("x-stainless-os, authorization"));
+  EXPECT_EQ(ask("http://bad").find("Allow-Origin"), std::string::npos);
+}
+
+TEST_F(ServeSocketTest, RoutesThatAreNot) {
+  Start();
+  EXPECT_EQ(StatusOf(Ask(port(), "GET /nothing HTTP/1.1\r\nHost: t\r\n\r\n")), 404);
+  const std::string wrong = Ask(port(), "DELETE /v1/models HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_EQ(StatusOf(wrong), 405);
+  EXPECT_THAT(wrong, HasSubstr("Allow: GET, HEAD, OPTIONS"));
+  EXPECT_EQ(StatusOf(Ask(port(), "GET /v1/models/gpt-9 HTTP/1.1\r\nHost: t\r\n\r\n")), 404);
+  EXPECT_EQ(StatusOf(Ask(port(), "GET /v1/models/tiny HTTP/1.1\r\nHost: t\r\n\r\n")), 200);
+  EXPECT_EQ(StatusOf(Ask(port(), "GET /web/../server.cc HTTP/1.1\r\nHost: t\r\n\r\n")), 404);
+}
+
+TEST_F(ServeSocketTest, DrainFinishesWhatRuns) {
+  Start();
+  SocketClient running(port());
+  running.Send(Completion(R"(,"max_tokens":200,"ignore_eos":true,"stream":true)"));
+  running.ReadUntil("data: ");
+  server_->BeginDrain();
+  const std::string refused = Ask(port(), Completion(""));
+  EXPECT_EQ(StatusOf(refused), 503);
+  EXPECT_THAT(refused, HasSubstr("Connection: close"));
+  EXPECT_EQ(StatusOf(Ask(port(), "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n")), 503);
+  EXPECT_EQ(StatusOf(Ask(port(), "GET /health HTTP/1.1\r\nHost: t\r\n\r\n")), 200);
+  EXPECT_THAT(running.ReadUntil("data: [DONE]"), HasSubstr("\"length\""));
+  WaitFor([&] { return server_->idle(); }, "idle");
+}
+
+TEST_F(ServeSocketTest, StopTellsWhatIsLeft) {
+  Start({}, 4, 2048, "tiny-deepseek-v3");
+  SocketClient stream(port());
+  stream.Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true,"stream":true)"));
+  stream.ReadUntil("data: ");
+  std::vector<std::unique_ptr<SocketClient>> waiting;
+  for (int i = 0; i < 12; ++i) {
+    waiting.push_back(std::make_unique<SocketClient>(port()));
+    waiting.back()->Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true)"));
+  }
+  WaitFor([&] { return server_->context().loop->live() == 13; }, "thirteen live");
+  server_->Stop();
+  EXPECT_THAT(stream.ReadToEnd(), HasSubstr("data: [DONE]"));
+  for (auto& client : waiting) {
+    const std::string response = client->ReadResponse();
+    EXPECT_TRUE(StatusOf(response) == 503 || StatusOf(response) == 200) << response;
+  }
+}
+
+TEST_F(ServeSocketTest, MetricsMove) {
+  Start({.vllm_metrics = true});
+  const auto metric = [&](const std::string& name) {
+    const std::string text = BodyOf(Ask(port(), "GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n"));
+    const size_t at = text.find("\n" + name);
+    return at == std::string::npos ? -1.0 : std::strtod(text.c_str() + text.find(' ', at + 1), nullptr);
+  };
+  EXPECT_EQ(metric("cachalot:generation_tokens_total"), 0);
+  for (int i = 0; i < 3; ++i) Complete(R"(,"max_tokens":10,"ignore_eos":true)");
+  EXPECT_EQ(metric("cachalot:generation_tokens_total"), 30);
+  EXPECT_EQ(metric("vllm:generation_tokens_total{"), 30);
+  EXPECT_EQ(metric("vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"length\"}"), 3);
+  EXPECT_EQ(metric("cachalot:time_to_first_token_seconds_count"), 3);
+  EXPECT_EQ(metric("vllm:inter_token_latency_seconds_count"), 27);
+  EXPECT_EQ(metric("vllm:e2e_request_latency_seconds_count"), 3);
+  EXPECT_EQ(metric("vllm:num_requests_running"), 0);
+  EXPECT_EQ(metric("cachalot:http_requests_total{path=\"/v1/completions\",code=\"200\"}"), 3);
+  EXPECT_GT(metric("cachalot:engine_steps_total"), 10);
+  EXPECT_GT(metric("cachalot:resident_memory_bytes"), 1e6);
+}
+
+TEST_F(ServeSocketTest, ManyStreamsAtOnceGiveWhatOneGives) {
+  Start({}, 8);
+  const char* const ask = R"(,"max_tokens":12,"temperature":0,"ignore_eos":true)";
+  const json wanted = Complete(ask)["choices"][0]["text"];
+  std::vector<std::thread> threads;
+  std::atomic<int> good{0};
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 4; ++i) {
+        const json answer = json::parse(BodyOf(Ask(port(), Completion(ask))), nullptr, false);
+        good += answer.is_object() && answer["choices"][0]["text"] == wanted;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(good, 32);
+  WaitUntilAtRest();
+}
+
+}  // namespace
+}  // namespace cachalot
