@@ -61,6 +61,7 @@ check checks "tests of tools/check_includes.py" python3 tools/check_includes_tes
 check checks "tests of tools/check_docs.py" python3 tools/check_docs_test.py
 check checks "tests of tools/test_summary.py" python3 tools/test_summary_test.py
 check checks "include directions and house rules" python3 tools/check_includes.py
+check checks "age of the recorded GPU run" python3 tools/gpu_record.py --check
 
 stage "tests in Release"
 suite release build 900

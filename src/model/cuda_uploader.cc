@@ -1,9 +1,11 @@
 #include "model/cuda_uploader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "kernels/matmul/matmul_cuda.h"
+#include "tensor/float_convert.h"
 
 namespace cachalot {
 namespace {
@@ -20,6 +22,13 @@ int64_t TotalRows(std::span<const MatrixPart> parts) {
   int64_t n = 0;
   for (const MatrixPart& part : parts) n += part.rows;
   return n;
+}
+
+void BF16RowToF16(const std::byte* source, int64_t k, std::byte* row, int64_t row_bytes) {
+  const auto* from = reinterpret_cast<const uint16_t*>(source);
+  auto* to = reinterpret_cast<uint16_t*>(row);
+  for (int64_t i = 0; i < k; ++i) to[i] = F32ToF16(BF16ToF32(from[i]));
+  std::memset(row + 2 * k, 0, static_cast<size_t>(row_bytes - 2 * k));
 }
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -76,8 +85,30 @@ Status CudaUploader::Send(std::byte* device, int64_t size_bytes, Fill fill) {
   return FromCuda(backend_->event_record(staging.copied, stream_));
 }
 
+// BF16 has more range than F16 and fewer bits. Values of 2^-14 and more are exact in F16; smaller ones lose bits, at most
+// 2^-25 each, which is nothing beside the other values of a row, so only too large ones forbid it.
+bool CudaUploader::FitsF16(std::span<const MatrixPart> parts, int64_t k) const {
+  constexpr uint16_t kTooLarge = 0x4780;  // 65536 in BF16, and all that is not finite
+  for (const MatrixPart& part : parts) {
+    const auto* values = reinterpret_cast<const uint16_t*>(part.data);
+    constexpr int64_t kPiece = 1 << 20;
+    const int64_t count = part.rows * k;
+    std::atomic<bool> fits{true};
+    pool_->ParallelFor(CeilDiv(count, kPiece), [&](int64_t piece, int) {
+      uint16_t largest = 0;
+      const int64_t end = std::min(count, (piece + 1) * kPiece);
+      for (int64_t i = piece * kPiece; i < end; ++i) largest = std::max<uint16_t>(largest, values[i] & 0x7fff);
+      if (largest >= kTooLarge) fits.store(false, std::memory_order_relaxed);
+    });
+    if (!fits.load()) return false;
+  }
+  return true;
+}
+
 Result<PackedMatrix> CudaUploader::Matrix(std::span<const MatrixPart> parts, int64_t k) {
-  const DType dtype = parts.front().dtype;
+  const DType source_dtype = parts.front().dtype;
+  const bool to_f16 = source_dtype == DType::kBF16 && FitsF16(parts, k);
+  const DType dtype = to_f16 ? DType::kF16 : source_dtype;
   const CudaRowLayout rows = CudaRowsOf(dtype, k);
   if (rows.row_bytes == 0 || rows.row_bytes > kBufferBytes) {
     return Unsupported("rows of {} values of type {} on the GPU", k, DTypeName(dtype));
@@ -91,7 +122,7 @@ Result<PackedMatrix> CudaUploader::Matrix(std::span<const MatrixPart> parts, int
   matrix.data_bytes = matrix.n * DTypeBytes(dtype, k) + ScaleBytes(parts, k);
   ASSIGN_OR_RETURN(std::byte* device, Take(matrix.n * rows.row_bytes));
   matrix.data = device;
-  const int64_t source_row_bytes = DTypeBytes(dtype, k);
+  const int64_t source_row_bytes = DTypeBytes(source_dtype, k);
   const int64_t rows_per_buffer = kBufferBytes / rows.row_bytes;
   for (const MatrixPart& part : parts) {
     for (int64_t begin = 0; begin < part.rows; begin += rows_per_buffer) {
@@ -102,7 +133,9 @@ Result<PackedMatrix> CudaUploader::Matrix(std::span<const MatrixPart> parts, int
       RETURN_IF_ERROR(Send(device, count * rows.row_bytes, [&](std::byte* buffer) {
         pool_->ParallelFor(CeilDiv(count, per_task), [&](int64_t task, int) {
           for (int64_t i = task * per_task; i < std::min(count, (task + 1) * per_task); ++i) {
-            PackCudaRow(dtype, source + i * source_row_bytes, k, buffer + i * rows.row_bytes);
+            std::byte* row = buffer + i * rows.row_bytes;
+            if (to_f16) BF16RowToF16(source + i * source_row_bytes, k, row, rows.row_bytes);
+            else PackCudaRow(dtype, source + i * source_row_bytes, k, row);
           }
         });
       }));

@@ -26,7 +26,8 @@ class CudaUploader {
   CudaUploader(const CudaUploader&) = delete;
   CudaUploader& operator=(const CudaUploader&) = delete;
 
-  // The parts, stacked. Their memory is free again when this returns.
+  // The parts, stacked. Their memory is free again when this returns. BF16 becomes F16 where every value but the tiniest
+  // keeps its bits (docs/decisions/0004): the same speed with activations that are rounded eight times finer.
   Result<PackedMatrix> Matrix(std::span<const MatrixPart> parts, int64_t k);
   // Plain bytes: norms, tables of pointers. Returns the device's address.
   Result<const std::byte*> Bytes(const void* data, int64_t size_bytes);
@@ -39,6 +40,7 @@ class CudaUploader {
   static constexpr int64_t kBufferBytes = int64_t{32} << 20;
 
   CudaUploader(const CudaBackend* backend, ThreadPool* pool) : backend_(backend), pool_(pool) {}
+  bool FitsF16(std::span<const MatrixPart> parts, int64_t k) const;
   Result<std::byte*> Take(int64_t size_bytes);
   // Fills a staging buffer with `size_bytes` bytes by fill(buffer) and sends it to `device`.
   template <typename Fill>

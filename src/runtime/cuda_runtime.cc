@@ -163,7 +163,8 @@ Status CudaRuntime::BuildDevice() {
   const bool split = HasCpuLayers(model);
   if (split) {
     ASSIGN_OR_RETURN(d.cpu_workspace, Workspace::Allocate(CpuWorkspaceBytes(spec, o)));
-    d.cpu_exec = {.isa = o.isa, .pool = pool_.get(), .workspace = &d.cpu_workspace, .deterministic = o.deterministic};
+    d.cpu_exec = {.isa = o.isa, .pool = pool_.get(), .workspace = &d.cpu_workspace, .counters = &d.cpu_counters,
+                  .deterministic = o.deterministic};
     d.cpu_hidden = static_cast<float*>(d.AllocateHost(int64_t{o.max_step_tokens} * spec.hidden_size * 4, &status));
     RETURN_IF_ERROR(status);
     d.cpu_tokens.resize(static_cast<size_t>(o.max_step_tokens));

@@ -65,6 +65,7 @@ struct CudaRuntime::Device {
   // Layers on the CPU.
   Workspace cpu_workspace;
   ExecContext cpu_exec;
+  ExecCounters cpu_counters;
   float* cpu_hidden = nullptr;  // page-locked [rows, hidden_size]
   std::vector<int32_t> cpu_tokens;
   std::vector<int32_t> cpu_positions;

@@ -27,6 +27,7 @@ inline bool ValueLiesInKey(const PagedKv& kv) {
 }
 
 inline void CountKvBytes(const ExecContext& ctx, const PagedKv& kv, int64_t num_tokens) {
+  if (ctx.counters == nullptr) return;
   const int64_t values = ValueLiesInKey(kv) ? kv.k_dim : int64_t{kv.k_dim} + kv.v_dim;
   ctx.counters->kv_bytes.fetch_add(num_tokens * DTypeBytes(kv.dtype, values), std::memory_order_relaxed);
 }
