@@ -23,6 +23,7 @@ struct CollectedOutput {
   std::vector<float> mtp_logits;
   int32_t num_prompt_computed = 0;
   int32_t num_cached_tokens = 0;
+  int64_t queue_us = 0;
   bool finished = false;
   FinishReason reason = FinishReason::kError;
   Status error;
@@ -46,6 +47,7 @@ struct CollectedOutput {
     ASSERT_GE(output.num_prompt_computed, num_prompt_computed) << "progress goes one way";
     num_prompt_computed = output.num_prompt_computed;
     num_cached_tokens = output.num_cached_tokens;
+    queue_us = output.queue_us;
     finished = output.finished;
     reason = output.finish_reason;
     error = output.error;

@@ -2,31 +2,19 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <limits>
 #include <unordered_map>
 #include <utility>
 
 #include "base/log.h"
+#include "engine/engine_stats.h"
+#include "engine/live_request.h"
 #include "engine/request_check.h"
-#include "engine/request_stream.h"
-#include "sched/policy/fcfs.h"
+#include "sched/policy/policies.h"
 #include "sched/scheduler.h"
 
 namespace cachalot {
 namespace {
-
-struct LiveRequest {
-  LiveRequest(uint64_t id, SequenceSpec spec, const Tokenizer* tokenizer,
-              std::vector<std::string> stop_strings, OutputCallback callback)
-      : seq(id, std::move(spec)),
-        stream(tokenizer, std::move(stop_strings)),
-        on_output(std::move(callback)) {}
-
-  Sequence seq;
-  RequestStream stream;
-  OutputCallback on_output;
-  int32_t num_prompt_computed = 0;  // published
-  bool cancelled = false;
-};
 
 SequenceSpec SpecOf(Request* request) {
   SequenceSpec spec;
@@ -40,8 +28,12 @@ SequenceSpec SpecOf(Request* request) {
   spec.mtp_logits = request->mtp_logits;
   spec.priority = request->priority;
   spec.cache_salt = std::move(request->cache_salt);
+  spec.tenant = std::move(request->tenant);
+  spec.tenant_weight = request->tenant_weight;
   return spec;
 }
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 // What a row points at; an executor that points outside has a bug.
 template <typename T>
@@ -53,8 +45,13 @@ std::span<const T> Slice(const std::vector<T>& values, int64_t begin, int64_t co
 
 class EngineImpl final : public Engine {
  public:
-  EngineImpl(StepExecutor* executor, const Tokenizer* tokenizer, std::unique_ptr<Scheduler> scheduler)
-      : executor_(executor), tokenizer_(tokenizer), scheduler_(std::move(scheduler)) {
+  EngineImpl(StepExecutor* executor, const Tokenizer* tokenizer, std::unique_ptr<Scheduler> scheduler,
+             const EngineOptions& options)
+      : executor_(executor),
+        tokenizer_(tokenizer),
+        scheduler_(std::move(scheduler)),
+        clock_(options.clock != nullptr ? options.clock : &steady_clock_),
+        max_waiting_(options.max_waiting) {
     plans_.resize(static_cast<size_t>(executor->info().depth) + 1);
     stats_.kv_blocks_used.resize(executor->info().kv_groups.size());
     stats_.kv_blocks_cached.resize(executor->info().kv_groups.size());
@@ -69,26 +66,29 @@ class EngineImpl final : public Engine {
 
  private:
   void EndCancelled();
+  void EndExpired();
   bool IsPipelineFull() const { return scheduler_->num_in_flight() == static_cast<int32_t>(plans_.size()); }
   Status Advance();
   void HandleFault(const Status& error);
   void Recover();
   void FailAll(const Status& error);
-  void Fail(LiveRequest* request, const Status& error);
   void PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
-  void Finish(LiveRequest* request, FinishReason reason, RequestOutput* output);
-  void UpdateStats();
-  void CountExperts();
-
-  LiveRequest& LiveOf(const Sequence& seq) { return *live_.at(seq.id); }
+  void End(LiveRequest* request, FinishReason reason, const Status& error);
+  void End(Choice* choice, FinishReason reason, const Status& error);
+  void Finish(Choice* choice, FinishReason reason, RequestOutput* output);
+  void Fill(const Choice& choice, RequestOutput* output) const;
 
   StepExecutor* const executor_;
   const Tokenizer* const tokenizer_;
   const std::unique_ptr<Scheduler> scheduler_;
+  const SteadyClock steady_clock_;
+  const Clock* const clock_;
+  const int32_t max_waiting_;
   std::unordered_map<uint64_t, std::unique_ptr<LiveRequest>> live_;
   std::vector<uint64_t> cancelled_;
-  uint64_t last_request_id_ = 0;
-  std::vector<StepPlan> plans_;  // a ring, one more than the depth
+  int64_t next_deadline_us_ = kNever;  // of a live request, or earlier
+  uint64_t last_id_ = 0;               // of a request or a sequence
+  std::vector<StepPlan> plans_;        // a ring, one more than the depth
   size_t next_plan_ = 0;
   StepResult result_;
   bool broken_ = false;          // the last attempt to recover failed
@@ -98,21 +98,21 @@ class EngineImpl final : public Engine {
 
 Status EngineImpl::Step() {
   EndCancelled();
+  EndExpired();
   if (broken_) Recover();
   StepPlan& plan = plans_[next_plan_];
-  scheduler_->Plan(&plan);
+  scheduler_->Plan(&plan, clock_->NowUs());
   Status status;
-  if (!plan.rows.empty()) {
+  if (!plan.empty()) {
     next_plan_ = (next_plan_ + 1) % plans_.size();
     status = executor_->Launch(plan);
   } else if (scheduler_->num_in_flight() == 0 && !live_.empty()) {
     return Internal("{} requests are live and none can run", live_.size());
   }
   // Something is collected when the pipeline is full, or when nothing else can be done.
-  if (status.ok() && (plan.rows.empty() ? scheduler_->num_in_flight() > 0 : IsPipelineFull()))
-    status = Advance();
+  if (status.ok() && (plan.empty() ? scheduler_->num_in_flight() > 0 : IsPipelineFull())) status = Advance();
   if (!status.ok()) HandleFault(status);
-  UpdateStats();
+  ReadStats(*scheduler_, &stats_);
   return Status::Ok();
 }
 
@@ -121,10 +121,15 @@ Status EngineImpl::Advance() {
   RETURN_IF_ERROR(executor_->Collect(&result_));
   const StepPlan& plan =
       plans_[(next_plan_ + plans_.size() - static_cast<size_t>(scheduler_->num_in_flight())) % plans_.size()];
-  const std::span<const ScheduledRow> rows = scheduler_->Commit(result_);
+  const SchedulerCounters before = scheduler_->counters();
+  const std::span<const ScheduledRow> rows = scheduler_->Commit(result_, clock_->NowUs());
   ++stats_.steps;
+  stats_.step_prompt_tokens =
+      static_cast<int32_t>(scheduler_->counters().prompt_tokens - before.prompt_tokens);
+  stats_.step_decode_tokens =
+      static_cast<int32_t>(scheduler_->counters().decode_tokens - before.decode_tokens);
   just_recovered_ = false;
-  CountExperts();
+  CountExperts(result_, executor_->info().num_experts, &stats_);
   for (size_t i = 0; i < rows.size(); ++i) PublishRow(rows[i], plan.rows[i], result_.rows[i]);
   return Status::Ok();
 }
@@ -132,13 +137,32 @@ Status EngineImpl::Advance() {
 Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
   CHECK(on_output != nullptr);
   RETURN_IF_ERROR(CheckRequest(request, executor_->info().vocab_size, tokenizer_ != nullptr));
-  std::vector<std::string> stop_strings = std::move(request.stop_strings);
+  if (max_waiting_ > 0 && scheduler_->num_waiting() >= max_waiting_) {
+    return Exhausted("{} requests wait already, and at most {} may", scheduler_->num_waiting(), max_waiting_);
+  }
+  const int64_t now_us = clock_->NowUs();
   SequenceSpec spec = SpecOf(&request);
+  spec.deadline_us = request.deadline_us > 0 && request.deadline_us < kNever - now_us
+                         ? now_us + request.deadline_us
+                         : kNever;
   RETURN_IF_ERROR(scheduler_->CanAdd(spec));
-  const uint64_t id = ++last_request_id_;
-  auto live = std::make_unique<LiveRequest>(id, std::move(spec), tokenizer_, std::move(stop_strings),
-                                            std::move(on_output));
-  scheduler_->Add(&live->seq);
+  auto live = std::make_unique<LiveRequest>();
+  live->id = last_id_ + 1;
+  live->on_output = std::move(on_output);
+  live->deadline_us = spec.deadline_us;
+  next_deadline_us_ = std::min(next_deadline_us_, spec.deadline_us);
+  for (int32_t i = 0; i < request.n; ++i) {
+    SequenceSpec own = spec;
+    own.sampling.seed += static_cast<uint64_t>(i);
+    // What the prompt brings is the same for all: the first choice reports it.
+    if (i > 0) own.prompt_logprobs = false;
+    Choice* first = i > 0 && !own.wants_logits() ? live->choices.front().get() : nullptr;
+    live->choices.push_back(std::make_unique<Choice>(++last_id_, std::move(own), live.get(), i,
+                                                     RequestStream(tokenizer_, request.stop_strings)));
+    scheduler_->Add(live->choices.back().get(), now_us, first);
+  }
+  live->num_live = request.n;
+  const uint64_t id = live->id;
   live_.emplace(id, std::move(live));
   return id;
 }
@@ -154,18 +178,35 @@ void EngineImpl::EndCancelled() {
   // A callback may cancel more while this runs.
   for (size_t i = 0; i < cancelled_.size(); ++i) {
     const auto found = live_.find(cancelled_[i]);
-    if (found == live_.end()) continue;  // it ended by itself
-    RequestOutput output;
-    found->second->stream.BeginStep();
-    Finish(found->second.get(), FinishReason::kCancelled, &output);
+    if (found != live_.end())
+      End(found->second.get(), FinishReason::kCancelled, Status::Ok());  // else it ended by itself
   }
   cancelled_.clear();
+}
+
+void EngineImpl::EndExpired() {
+  if (next_deadline_us_ == kNever) return;
+  const int64_t now_us = clock_->NowUs();
+  if (now_us < next_deadline_us_) return;
+  std::vector<LiveRequest*> expired;
+  next_deadline_us_ = kNever;
+  for (const auto& [id, request] : live_) {
+    if (request->deadline_us <= now_us)
+      expired.push_back(request.get());
+    else
+      next_deadline_us_ = std::min(next_deadline_us_, request->deadline_us);
+  }
+  std::sort(expired.begin(), expired.end(), [](const auto* a, const auto* b) { return a->id < b->id; });
+  for (LiveRequest* request : expired) {
+    End(request, FinishReason::kError,
+        DeadlineExceeded("request {} did not end before its deadline", request->id));
+  }
 }
 
 void EngineImpl::HandleFault(const Status& error) {
   const std::span<Sequence* const> lost = scheduler_->Abandon();
   LOG_ERROR("a step failed, {} requests end with it: {}", lost.size(), error.ToString());
-  for (Sequence* seq : lost) Fail(&LiveOf(*seq), error);
+  for (Sequence* seq : lost) End(static_cast<Choice*>(seq), FinishReason::kError, error);
   // Twice in a row: it would go on like that for ever.
   if (just_recovered_) FailAll(error);
   Recover();
@@ -188,30 +229,20 @@ void EngineImpl::FailAll(const Status& error) {
   std::vector<uint64_t> ids;  // a callback may submit others
   for (const auto& [id, request] : live_) ids.push_back(id);
   std::sort(ids.begin(), ids.end());
-  for (const uint64_t id : ids) Fail(live_.at(id).get(), error);
-}
-
-void EngineImpl::Fail(LiveRequest* request, const Status& error) {
-  RequestOutput output;
-  output.error = error;
-  request->stream.BeginStep();
-  Finish(request, FinishReason::kError, &output);
+  for (const uint64_t id : ids) End(live_.at(id).get(), FinishReason::kError, error);
 }
 
 void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row) {
   if (scheduled.seq == nullptr) return;  // it ended while this step was in flight
   if (scheduled.num_new == 0) return;    // computed again after a preemption
-  LiveRequest& request = LiveOf(*scheduled.seq);
-  const Sequence& seq = request.seq;
+  Choice& choice = *static_cast<Choice*>(scheduled.seq);
   const int64_t vocab_size = executor_->info().vocab_size;
   RequestOutput output;
-  request.stream.BeginStep();
+  choice.stream.BeginStep();
 
-  request.num_prompt_computed = std::min(scheduled.num_computed, seq.num_prompt);
+  choice.num_prompt_computed = std::min(scheduled.num_computed, choice.num_prompt);
   stats_.prompt_tokens +=
-      request.num_prompt_computed - std::min(scheduled.num_computed - scheduled.num_new, seq.num_prompt);
-  output.num_prompt_computed = request.num_prompt_computed;
-  output.num_cached_tokens = std::max(0, seq.num_cached);
+      choice.num_prompt_computed - std::min(scheduled.num_computed - scheduled.num_new, choice.num_prompt);
   if (planned.outputs & kOutputPromptLogprobs) {
     output.prompt_logprobs = Slice(result_.prompt_logprobs, row.prompt_logprob_begin, row.prompt_logprob_len);
   }
@@ -233,67 +264,61 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
       output.logprobs = std::span(&row.sampled_logprob, 1);
       output.top_logprobs = std::span(&top, 1);
     }
-    if (scheduled.end != SequenceEnd::kStop) request.stream.Push(row.sampled_token);
+    if (scheduled.end != SequenceEnd::kStop) choice.stream.Push(row.sampled_token);
   }
 
   if (scheduled.end == SequenceEnd::kBadToken) {
-    output.error = Internal("request {}: the executor sampled token {} of a vocabulary of {}", seq.id,
-                            row.sampled_token, vocab_size);
-    Finish(&request, FinishReason::kError, &output);
-  } else if (scheduled.end == SequenceEnd::kStop || request.stream.stopped()) {
-    Finish(&request, FinishReason::kStop, &output);
+    output.error = Internal("request {}: the executor sampled token {} of a vocabulary of {}",
+                            choice.request->id, row.sampled_token, vocab_size);
+    Finish(&choice, FinishReason::kError, &output);
+  } else if (scheduled.end == SequenceEnd::kStop || choice.stream.stopped()) {
+    Finish(&choice, FinishReason::kStop, &output);
   } else if (scheduled.end == SequenceEnd::kLength) {
-    Finish(&request, FinishReason::kLength, &output);
+    Finish(&choice, FinishReason::kLength, &output);
   } else {
-    output.request_id = seq.id;
-    output.text = request.stream.text();
-    request.on_output(output);
+    Fill(choice, &output);
+    choice.request->on_output(output);
   }
 }
 
-// The last output of a request; afterwards it is gone.
-void EngineImpl::Finish(LiveRequest* request, FinishReason reason, RequestOutput* output) {
-  request->stream.Finish();
+void EngineImpl::End(LiveRequest* request, FinishReason reason, const Status& error) {
+  for (size_t i = 0, left = static_cast<size_t>(request->num_live); left > 0; ++i) {
+    if (request->choices[i] == nullptr) continue;
+    --left;
+    End(request->choices[i].get(), reason, error);  // with the last one the request goes
+  }
+}
+
+void EngineImpl::End(Choice* choice, FinishReason reason, const Status& error) {
+  RequestOutput output;
+  output.error = error;
+  choice->stream.BeginStep();
+  Finish(choice, reason, &output);
+}
+
+// The last output of a choice; afterwards it is gone, and with the last of them the request.
+void EngineImpl::Finish(Choice* choice, FinishReason reason, RequestOutput* output) {
+  choice->stream.Finish();
   // The end of the text may have completed a stop string.
-  if (reason == FinishReason::kLength && request->stream.stopped()) reason = FinishReason::kStop;
-  const uint64_t id = request->seq.id;
-  output->request_id = id;
-  output->num_prompt_computed = request->num_prompt_computed;
-  output->num_cached_tokens = std::max(0, request->seq.num_cached);
-  output->text = request->stream.text();
+  if (reason == FinishReason::kLength && choice->stream.stopped()) reason = FinishReason::kStop;
+  Fill(*choice, output);
   output->finished = true;
   output->finish_reason = reason;
-  scheduler_->Remove(&request->seq);
+  scheduler_->Remove(choice);
+  LiveRequest* request = choice->request;
   request->on_output(*output);
-  live_.erase(id);
+  request->choices[static_cast<size_t>(choice->index)].reset();
+  if (--request->num_live == 0) live_.erase(request->id);
 }
 
-void EngineImpl::CountExperts() {
-  const auto num_experts = static_cast<size_t>(executor_->info().num_experts);
-  if (num_experts == 0) return;
-  const size_t num_layers = result_.expert_counts.size() / num_experts;
-  stats_.moe_activation_ratio.resize(num_layers);
-  for (size_t layer = 0; layer < num_layers; ++layer) {
-    const auto begin = result_.expert_counts.begin() + static_cast<int64_t>(layer * num_experts);
-    const auto idle = std::count(begin, begin + static_cast<int64_t>(num_experts), 0);
-    const double ratio = 1.0 - static_cast<double>(idle) / static_cast<double>(num_experts);
-    double& mean = stats_.moe_activation_ratio[layer];
-    mean += (ratio - mean) / static_cast<double>(stats_.steps);
-  }
-}
-
-void EngineImpl::UpdateStats() {
-  stats_.running = scheduler_->num_running();
-  stats_.waiting = scheduler_->num_waiting();
-  stats_.preemptions = scheduler_->num_preemptions();
-  stats_.cache_query_tokens = scheduler_->num_cache_queries();
-  stats_.cache_hit_tokens = scheduler_->num_cache_hits();
-  stats_.cache_evictions = scheduler_->blocks().num_evictions();
-  for (size_t g = 0; g < stats_.kv_blocks_used.size(); ++g) {
-    const BlockPool& pool = scheduler_->blocks().pool(static_cast<int32_t>(g));
-    stats_.kv_blocks_used[g] = pool.num_used();
-    stats_.kv_blocks_cached[g] = pool.num_cached_free();
-  }
+// What every output says.
+void EngineImpl::Fill(const Choice& choice, RequestOutput* output) const {
+  output->request_id = choice.request->id;
+  output->choice = choice.index;
+  output->text = choice.stream.text();
+  output->num_prompt_computed = choice.num_prompt_computed;
+  output->num_cached_tokens = std::max(0, choice.num_cached);
+  if (choice.num_cached >= 0) output->queue_us = choice.admitted_us - choice.added_us;
 }
 
 }  // namespace
@@ -323,11 +348,21 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
                          .depth = info.depth,
                          .kv_groups = info.kv_groups,
                          .kv_identity = info.kv_identity};
-  SchedulerOptions scheduling{.max_batch_tokens = options.max_batch_tokens,
-                              .prefill_chunk = options.prefill_chunk,
-                              .enable_prefix_caching = options.enable_prefix_caching};
-  ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, MakeFcfsPolicy()));
-  return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler)));
+  if (!(options.itl_target_ms >= 0 && options.itl_target_ms <= 1e6)) {
+    return InvalidArgument("itl_target_ms is {}: must be in 0..1000000 (0: off)", options.itl_target_ms);
+  }
+  if (options.max_waiting < 0) {
+    return InvalidArgument("max_waiting is {}: must be at least 0 (0: any number)", options.max_waiting);
+  }
+  SchedulerOptions scheduling;
+  scheduling.max_batch_tokens = options.max_batch_tokens;
+  scheduling.prefill_chunk = options.prefill_chunk;
+  scheduling.itl_target_us = static_cast<int32_t>(options.itl_target_ms * 1000);
+  scheduling.enable_prefix_caching = options.enable_prefix_caching;
+  scheduling.preemption = options.preemption;
+  ASSIGN_OR_RETURN(auto policy, MakeSchedulingPolicy(options.policy));
+  ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, std::move(policy)));
+  return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler), options));
 }
 
 Status Engine::RunUntilIdle() {

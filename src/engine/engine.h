@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "runtime/executor.h"
 #include "sample/plan.h"
+#include "sched/scheduler_options.h"
 
 namespace cachalot {
 
@@ -21,7 +23,7 @@ enum class FinishReason {
   kStop,       // an end-of-generation token or a stop string
   kLength,     // max_tokens, or the context is full
   kCancelled,
-  kError,      // see RequestOutput::error
+  kError,      // see RequestOutput::error (a missed deadline: kDeadline)
 };
 const char* FinishReasonName(FinishReason reason);  // "stop", "length", …
 
@@ -36,13 +38,18 @@ struct Request {
   bool prompt_logprobs = false;
   bool all_logits = false;           // logits of every prompt position, and of each generated token
   bool mtp_logits = false;
+  int32_t n = 1;                     // answers to the one prompt, which is computed once; the i-th has seed + i
   int32_t priority = 0;              // lower runs first
+  std::string tenant;                // whose request it is, for policies that are fair among tenants
+  double tenant_weight = 1;          // > 0: the share of the tenant
+  int64_t deadline_us = 0;           // after Submit; what has not ended by then ends with kError. 0: none
   std::string cache_salt;            // cached prefixes are shared only among requests with the same one
 };
 
 // What one step brought for a request. Spans and views are valid during the callback only.
 struct RequestOutput {
   uint64_t request_id = 0;
+  int32_t choice = 0;                          // of Request::n; each ends by itself
   std::span<const int32_t> token_ids;          // newly generated
   std::string_view text;                       // newly completed text (never half a UTF-8 character); "" without tokenizer
   std::span<const float> logprobs;             // one for each token in token_ids when asked for
@@ -53,6 +60,7 @@ struct RequestOutput {
   std::span<const float> hidden;
   int32_t num_prompt_computed = 0;             // prompt tokens computed so far, those from the prefix cache included
   int32_t num_cached_tokens = 0;               // prompt tokens that came from the prefix cache
+  int64_t queue_us = 0;                        // from Submit until it entered a step for the first time
   bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;
   Status error;                                // with kError
@@ -64,6 +72,11 @@ struct EngineOptions {
   int32_t max_batch_tokens = 512;    // token budget of a step (clipped to the executor's)
   int32_t prefill_chunk = 512;       // a prompt advances by at most this many tokens in a step
   bool enable_prefix_caching = true;  // what was computed for one request serves others that begin alike
+  std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
+  double itl_target_ms = 0;          // prompts take so little of a step that running streams get a token in this time; 0: off
+  PreemptionMode preemption = PreemptionMode::kRecompute;
+  int32_t max_waiting = 0;           // while so many sequences wait, Submit refuses (kExhausted). 0: any number
+  const Clock* clock = nullptr;      // null: the machine's. Must outlive the engine
 };
 
 struct EngineStats {
@@ -73,7 +86,14 @@ struct EngineStats {
   int32_t running = 0;
   int32_t waiting = 0;
   int64_t preemptions = 0;
+  int64_t recompute_preemptions = 0; // of them, those that forgot the KV cache,
+  int64_t swap_preemptions = 0;      // and those that moved it to the host
   int64_t recoveries = 0;            // of the executor, after an error
+  int64_t admitted = 0;              // sequences that entered a step for the first time
+  int64_t queue_us = 0;              // that they waited for it, together
+  int32_t step_prompt_tokens = 0;    // of the last step: of prompts, or of what is computed again after a preemption
+  int32_t step_decode_tokens = 0;
+  int32_t prompt_budget = 0;         // prompt tokens that a step may take beside running streams (itl_target_ms)
   int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far
   int64_t cache_hit_tokens = 0;      // of them, those that came from the prefix cache
   int64_t cache_evictions = 0;       // blocks that were cached and gave way

@@ -5,6 +5,8 @@
 namespace cachalot {
 namespace {
 
+constexpr int32_t kMaxChoices = 1024;
+
 Status CheckNumber(const char* name, float value, float min, float max) {
   if (std::isfinite(value) && value >= min && value <= max) return Status::Ok();
   return InvalidArgument("{} is {}: must be in {}..{}", name, value, min, max);
@@ -36,6 +38,14 @@ bool BeginsInsideCharacter(const std::string& text) {
 }  // namespace
 
 Status CheckRequest(const Request& request, int32_t vocab_size, bool has_tokenizer) {
+  if (request.n < 1 || request.n > kMaxChoices) {
+    return InvalidArgument("n is {}: must be in 1..{}", request.n, kMaxChoices);
+  }
+  if (!std::isfinite(request.tenant_weight) || request.tenant_weight < 1e-6 || request.tenant_weight > 1e6) {
+    return InvalidArgument("tenant_weight is {}: must be in 1e-6..1e6", request.tenant_weight);
+  }
+  if (request.deadline_us < 0)
+    return InvalidArgument("deadline_us is {}: must be at least 0 (0: none)", request.deadline_us);
   for (size_t i = 0; i < request.prompt_ids.size(); ++i) {
     const int32_t token = request.prompt_ids[i];
     if (token < 0 || token >= vocab_size) {

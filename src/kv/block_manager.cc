@@ -26,6 +26,7 @@ BlockManager::BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, i
       index = std::make_unique<PrefixIndex>(group.num_blocks, make_policy(group.num_blocks));
     }
     pools_.emplace_back(group.num_blocks, std::move(index));
+    swap_pools_.emplace_back(group.num_swap_blocks);
   }
   tables_.resize(static_cast<size_t>(num_slots) * groups_.size());
   for (size_t i = 0; i < tables_.size(); ++i) {
@@ -89,21 +90,35 @@ void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id,
   }
 }
 
-void BlockManager::Fork(int32_t from, int32_t to, std::vector<BlockWrite>* writes) {
+void BlockManager::Fork(int32_t from, int32_t to, int32_t num_tokens, std::vector<BlockWrite>* writes) {
+  CHECK(CanFork(from, num_tokens)) << num_tokens << " tokens of slot " << from;
   for (int32_t g = 0; g < num_groups(); ++g) {
     const BlockTable& parent = table(from, g);
     BlockTable& child = Table(to, g);
     CHECK(child.blocks.empty()) << "fork into slot " << to << ", which holds blocks";
-    child.num_dropped = parent.num_dropped;
-    child.num_tokens = parent.num_tokens;
-    for (int32_t index = 0; index < parent.num_entries(); ++index) {
+    child.num_tokens = num_tokens;
+    child.num_dropped = FirstRead(g, num_tokens) / group(g).block_tokens;
+    child.blocks.assign(static_cast<size_t>(child.num_dropped), kNoBlock);
+    for (int32_t index = child.num_dropped; index < CeilDiv(num_tokens, group(g).block_tokens); ++index) {
       const int32_t block = parent.blocks[static_cast<size_t>(index)];
       child.blocks.push_back(block);
-      if (block == kNoBlock) continue;
       pools_[static_cast<size_t>(g)].Ref(block);
       writes->push_back({.slot = to, .group = g, .index = index, .block_id = block});
     }
   }
+}
+
+bool BlockManager::CanFork(int32_t from, int32_t num_tokens) const {
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    const BlockTable& parent = table(from, g);
+    if (parent.num_tokens < num_tokens) return false;
+    if (parent.num_dropped > FirstRead(g, num_tokens) / group(g).block_tokens) return false;
+  }
+  return true;
+}
+
+int32_t BlockManager::CountForked(int32_t g, int32_t num_tokens) const {
+  return std::max(0, num_tokens / group(g).block_tokens - FirstRead(g, num_tokens) / group(g).block_tokens);
 }
 
 void BlockManager::Free(int32_t slot, uint64_t last_step) {
@@ -139,6 +154,7 @@ void BlockManager::DropBehindWindow(int32_t slot, int32_t num_computed, uint64_t
 
 void BlockManager::Release(uint64_t completed_step) {
   for (BlockPool& pool : pools_) pool.Release(completed_step);
+  for (BlockPool& pool : swap_pools_) pool.Release(completed_step);
 }
 
 int32_t BlockManager::PeakBlocks(int32_t g, int32_t num_tokens, int32_t max_q_len) const {

@@ -55,8 +55,25 @@ class BlockManager {
   // filled and shared, is replaced by a copy. CanAllocate must have said kNow.
   void Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id, std::vector<BlockWrite>* writes,
                 std::vector<BlockCopy>* copies);
-  // `to`, which must be empty, becomes a second holder of everything that `from` has.
-  void Fork(int32_t from, int32_t to, std::vector<BlockWrite>* writes);
+  // `to`, which must be empty, becomes a second holder of the first num_tokens tokens that `from` has; in
+  // windowed groups, of those that a token behind them reads.
+  void Fork(int32_t from, int32_t to, int32_t num_tokens, std::vector<BlockWrite>* writes);
+  // `from` still has all of them.
+  bool CanFork(int32_t from, int32_t num_tokens) const;
+  // Blocks of `group` that such a fork shares for good; a last one that is not full is copied when it is
+  // written to.
+  int32_t CountForked(int32_t group, int32_t num_tokens) const;
+
+  // The host has places for all that `slot` holds.
+  bool CanSwapOut(int32_t slot) const;
+  // Moves it there in step `step_id`, and frees the slot.
+  void SwapOut(int32_t slot, uint64_t step_id, SwappedTables* swapped, std::vector<BlockMove>* moves);
+  // And back into `slot`, which must be empty; CanAdmit has seen to the memory.
+  void SwapIn(int32_t slot, uint64_t step_id, SwappedTables* swapped, std::vector<BlockWrite>* writes,
+              std::vector<BlockMove>* moves);
+  // Gives the places up; `last_step` is the step that moved something there.
+  void DropSwapped(SwappedTables* swapped, uint64_t last_step);
+  const BlockPool& swap_pool(int32_t group) const { return swap_pools_[static_cast<size_t>(group)]; }
   // A prefix is a number of pages: the smallest piece that is a number of whole blocks in every group.
   // page_keys[i] names page i of a sequence.
   int32_t page_tokens() const { return page_tokens_; }
@@ -96,8 +113,9 @@ class BlockManager {
   bool NeedsCopy(const BlockTable& table, int32_t group, int32_t num_tokens) const;
 
   std::vector<KvGroupInfo> groups_;
-  std::vector<BlockPool> pools_;    // [groups]
-  std::vector<BlockTable> tables_;  // [slots, groups]
+  std::vector<BlockPool> pools_;       // [groups]
+  std::vector<BlockPool> swap_pools_;  // [groups] on the host
+  std::vector<BlockTable> tables_;     // [slots, groups]
   int32_t max_seq_tokens_ = 0;
   int32_t page_tokens_ = 1;
 };

@@ -57,7 +57,7 @@ TEST(BlockManager, ForksShareUntilOneWrites) {
   Plan plan;
   manager.Allocate(0, 6, 1, &plan.writes, &plan.copies);
   plan.writes.clear();
-  manager.Fork(0, 1, &plan.writes);
+  manager.Fork(0, 1, manager.table(0, 0).num_tokens, &plan.writes);
   EXPECT_EQ(plan.writes.size(), 2u);
   EXPECT_EQ(manager.pool(0).num_used(), 2);
   EXPECT_EQ(manager.pool(0).refcount(1), 2);
@@ -85,7 +85,7 @@ TEST(BlockManager, ForkAtABlockBoundaryCopiesNothing) {
   BlockManager manager({Group(4, 4)}, 2, 16);
   Plan plan;
   manager.Allocate(0, 8, 1, &plan.writes, &plan.copies);
-  manager.Fork(0, 1, &plan.writes);
+  manager.Fork(0, 1, manager.table(0, 0).num_tokens, &plan.writes);
   manager.Allocate(1, 9, 2, &plan.writes, &plan.copies);
   manager.Allocate(0, 9, 2, &plan.writes, &plan.copies);
   EXPECT_TRUE(plan.copies.empty());
@@ -96,7 +96,7 @@ TEST(BlockManager, CopyOnWriteCountsInCanAllocate) {
   BlockManager manager({Group(2, 4)}, 2, 16);
   Plan plan;
   manager.Allocate(0, 6, 1, &plan.writes, &plan.copies);
-  manager.Fork(0, 1, &plan.writes);
+  manager.Fork(0, 1, manager.table(0, 0).num_tokens, &plan.writes);
   EXPECT_EQ(manager.CanAllocate(1, 6), KvFit::kNow);
   EXPECT_EQ(manager.CanAllocate(1, 7), KvFit::kNever);
 }
@@ -193,7 +193,7 @@ class Stress {
         const int other = Random(0, kSlots - 1);
         if (tokens_[size_t(slot)].empty() && last_step_[size_t(other)] < step_) {
           writes_.clear();
-          manager_.Fork(other, slot, &writes_);
+          manager_.Fork(other, slot, int(tokens_[size_t(other)].size()), &writes_);
           Apply();
           tokens_[size_t(slot)] = tokens_[size_t(other)];
         }

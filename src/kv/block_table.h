@@ -19,4 +19,10 @@ struct BlockTable {
   int32_t num_held() const { return num_entries() - num_dropped; }
 };
 
+// What a preempted sequence holds on the host: a table for each group, of blocks of its swap pool.
+struct SwappedTables {
+  std::vector<BlockTable> tables;
+  bool empty() const { return tables.empty(); }
+};
+
 }  // namespace cachalot

@@ -11,9 +11,10 @@ namespace cachalot {
 struct KvGroupInfo {
   std::string name;
   int32_t block_tokens = 16;
-  int32_t num_blocks = 0;   // usable blocks, ids 0 … num_blocks - 1
-  int32_t window = 0;       // > 0: only the last `window` tokens are read; earlier blocks may be freed
-  int64_t block_bytes = 0;  // over all layers of the group
+  int32_t num_blocks = 0;       // usable blocks, ids 0 … num_blocks - 1
+  int32_t window = 0;           // > 0: only the last `window` tokens are read; earlier blocks may be freed
+  int64_t block_bytes = 0;      // over all layers of the group
+  int32_t num_swap_blocks = 0;  // places on the host for blocks of sequences that were preempted
 };
 
 // Entry `index` of slot `slot`'s block table in `group` becomes `block_id`.
@@ -22,6 +23,7 @@ struct BlockWrite {
   int32_t group = 0;
   int32_t index = 0;
   int32_t block_id = 0;
+  bool operator==(const BlockWrite&) const = default;
 };
 
 // Copies a whole block before the step's forward (copy-on-write of a shared block).
@@ -29,6 +31,16 @@ struct BlockCopy {
   int32_t group = 0;
   int32_t from_block = 0;
   int32_t to_block = 0;
+  bool operator==(const BlockCopy&) const = default;
+};
+
+// Moves a whole block between the device and the host's swap pool; which way is said by the list it stands
+// in.
+struct BlockMove {
+  int32_t group = 0;
+  int32_t device_block = 0;
+  int32_t host_block = 0;
+  bool operator==(const BlockMove&) const = default;
 };
 
 }  // namespace cachalot

@@ -10,6 +10,7 @@ namespace cachalot {
 struct TokenBias {
   int32_t token_id = 0;
   float bias = 0.0f;
+  bool operator==(const TokenBias&) const = default;
 };
 
 struct SamplingConfig {
@@ -23,6 +24,7 @@ struct SamplingConfig {
   uint64_t seed = 0;
   std::vector<TokenBias> logit_bias;
 
+  bool operator==(const SamplingConfig&) const = default;
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }

@@ -11,6 +11,8 @@ FakeDevice::FakeDevice(SchedulerLimits limits) : limits_(std::move(limits)) {
   for (const KvGroupInfo& group : limits_.kv_groups) {
     model_.windows.push_back(group.window);
     cells_.emplace_back(static_cast<size_t>(group.num_blocks) * static_cast<size_t>(group.block_tokens));
+    host_cells_.emplace_back(static_cast<size_t>(group.num_swap_blocks) *
+                             static_cast<size_t>(group.block_tokens));
     for (Slot& slot : slots_) {
       slot.tables.emplace_back(static_cast<size_t>(limits_.max_context / group.block_tokens + 1), -1);
     }
@@ -23,13 +25,12 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
   result->Clear();
   result->step_id = plan.step_id;
   step_id_ = plan.step_id;
-  if (plan.rows.empty()) return Internal("step {} has no rows", plan.step_id);
+  if (plan.empty()) return Internal("step {} has nothing to do", plan.step_id);
   if (plan.rows.size() > slots_.size())
     return Internal("{} rows for {} slots", plan.rows.size(), slots_.size());
   if (plan.num_tokens() > limits_.max_step_tokens) {
     return Internal("{} tokens in a step of at most {}", plan.num_tokens(), limits_.max_step_tokens);
   }
-  if (!plan.block_copies.empty()) return Internal("a block copy, though no sequence was forked");
   int64_t logit_rows = 0;
   for (const PlanRow& row : plan.rows) {
     RETURN_IF_ERROR(CheckRow(plan, row));
@@ -38,7 +39,22 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
   if (logit_rows > limits_.max_logit_rows)
     return Internal("{} logit rows, at most {}", logit_rows, limits_.max_logit_rows);
 
+  for (const BlockMove& move : plan.swap_outs) {
+    const auto group = static_cast<size_t>(move.group);
+    RETURN_IF_ERROR(MoveBlock(cells_[group], move.device_block, &host_cells_[group], move.host_block,
+                              limits_.kv_groups[group].block_tokens));
+  }
+  for (const BlockMove& move : plan.swap_ins) {
+    const auto group = static_cast<size_t>(move.group);
+    RETURN_IF_ERROR(MoveBlock(host_cells_[group], move.host_block, &cells_[group], move.device_block,
+                              limits_.kv_groups[group].block_tokens));
+  }
   for (const SlotSetup& setup : plan.setups) RETURN_IF_ERROR(SetUp(plan, setup));
+  for (const BlockCopy& copy : plan.block_copies) {
+    const auto group = static_cast<size_t>(copy.group);
+    RETURN_IF_ERROR(MoveBlock(cells_[group], copy.from_block, &cells_[group], copy.to_block,
+                              limits_.kv_groups[group].block_tokens));
+  }
   for (const BlockWrite& write : plan.block_writes) {
     const auto group = static_cast<size_t>(write.group);
     if (write.block_id < 0 || write.block_id >= limits_.kv_groups[group].num_blocks) {
@@ -62,7 +78,7 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
         Cell* cell = Find(slot, g, position);
         if (cell == nullptr)
           return Internal("slot {}: no block of group {} for position {}", row.slot, g, position);
-        if (cell->last_user != slot.residency && cell->last_step > completed_step_) {
+        if (cell->last_user != 0 && cell->last_user != slot.residency && cell->last_step > completed_step_) {
           return Internal("slot {} writes to a block of group {} that step {} in flight touches", row.slot, g,
                           cell->last_step);
         }
@@ -80,6 +96,19 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
   return Status::Ok();
 }
 
+Status FakeDevice::MoveBlock(const std::vector<Cell>& from, int32_t from_block, std::vector<Cell>* to,
+                             int32_t to_block, int32_t block_tokens) {
+  for (int32_t i = 0; i < block_tokens; ++i) {
+    Cell& target = to->at(static_cast<size_t>(to_block * block_tokens + i));
+    if (target.last_step > completed_step_)
+      return Internal("block {} is touched by step {} in flight", to_block, target.last_step);
+    target = from.at(static_cast<size_t>(from_block * block_tokens + i));
+    target.last_step = step_id_;
+    target.last_user = 0;
+  }
+  return Status::Ok();
+}
+
 void FakeDevice::Forget() {
   for (Slot& slot : slots_) {
     slot.num_computed = 0;
@@ -88,6 +117,7 @@ void FakeDevice::Forget() {
     for (auto& table : slot.tables) std::fill(table.begin(), table.end(), -1);
   }
   for (auto& cells : cells_) std::fill(cells.begin(), cells.end(), Cell{});
+  for (auto& cells : host_cells_) std::fill(cells.begin(), cells.end(), Cell{});
 }
 
 Status FakeDevice::CheckRow(const StepPlan& plan, const PlanRow& row) {

@@ -55,6 +55,9 @@ class FakeDevice {
   Status CheckRow(const StepPlan& plan, const PlanRow& row);
   Status SetUp(const StepPlan& plan, const SlotSetup& setup);
   Status RunRow(const StepPlan& plan, const PlanRow& row, StepResult* result);
+  // The cells of a whole block: what moves and copies handle.
+  Status MoveBlock(const std::vector<Cell>& from, int32_t from_block, std::vector<Cell>* to, int32_t to_block,
+                   int32_t block_tokens);
   // The cell of a position, or null if the table has no block there.
   Cell* Find(const Slot& slot, size_t group, int32_t position);
   Result<uint64_t> Hidden(const Slot& slot, int32_t position);
@@ -64,8 +67,9 @@ class FakeDevice {
   SchedulerLimits limits_;
   FakeModel model_;
   std::vector<Slot> slots_;
-  std::vector<std::vector<Cell>> cells_;  // [groups][block * block_tokens + place]
-  std::vector<int32_t> tokens_;           // of the row being computed
+  std::vector<std::vector<Cell>> cells_;       // [groups][block * block_tokens + place]
+  std::vector<std::vector<Cell>> host_cells_;  // the same of the swap pools
+  std::vector<int32_t> tokens_;                // of the row being computed
   std::vector<uint64_t> hidden_;
   uint64_t num_residencies_ = 0;
   uint64_t step_id_ = 0;

@@ -34,6 +34,7 @@ struct PlanRow {
   int32_t next_token = -1;  // the id that follows the row, when known (prompt log-probabilities)
   uint32_t outputs = 0;
   int32_t num_top_logprobs = 0;
+  bool operator==(const PlanRow&) const = default;
 };
 
 // Stop ids beyond these are found by the host only, one step later at depth 1.
@@ -52,26 +53,34 @@ struct SlotSetup {
   // The runtime may then skip the slot's rows until its next setup; the host looks at all stop ids itself.
   int32_t stop_begin = 0;
   int32_t stop_len = 0;
+  bool operator==(const SlotSetup&) const = default;
 };
 
 struct StepPlan {
   uint64_t step_id = 0;
-  std::vector<SlotSetup> setups;        // first
-  std::vector<BlockCopy> block_copies;  // then
+  // In this order; a plan may consist of moves alone.
+  std::vector<BlockMove> swap_outs;  // from the device to the host
+  std::vector<BlockMove> swap_ins;   // from the host to the device
+  std::vector<SlotSetup> setups;
+  std::vector<BlockCopy> block_copies;
   std::vector<BlockWrite> block_writes;
   std::vector<PlanRow> rows;  // then the forward
   std::vector<int32_t> token_ids;
   std::vector<int32_t> history_ids;
   std::vector<int32_t> stop_ids;
 
+  bool operator==(const StepPlan&) const = default;
+  bool empty() const { return rows.empty() && swap_outs.empty(); }
   int64_t num_tokens() const {
     int64_t count = 0;
     for (const auto& row : rows) count += row.q_len;
     return count;
   }
   void Clear() {
+    swap_outs.clear();
     setups.clear();
     block_copies.clear();
+    swap_ins.clear();
     block_writes.clear();
     rows.clear();
     token_ids.clear();

@@ -21,7 +21,8 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
       blocks_(limits_.kv_groups, limits_.max_seqs, limits_.max_context,
               options.enable_prefix_caching ? MakeLruPolicy : nullptr),
       step_budget_(std::min(options.max_batch_tokens, limits_.max_step_tokens)),
-      max_running_(std::min(limits_.max_seqs, step_budget_)) {
+      max_running_(std::min(limits_.max_seqs, step_budget_)),
+      itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_) {
   const KvSequenceLimits alone = blocks_.SequenceLimits(std::min(options.prefill_chunk, step_budget_));
   max_q_len_ = alone.max_q_len;
   max_seq_tokens_ = alone.max_tokens;
@@ -55,12 +56,21 @@ Status Scheduler::CanAdd(const SequenceSpec& spec) const {
   return Status::Ok();
 }
 
-void Scheduler::Add(Sequence* seq) {
+void Scheduler::Add(Sequence* seq, int64_t now_us, Sequence* fork_of) {
   CHECK(seq->state == SequenceState::kNew && CanAdd(seq->spec).ok()) << "sequence " << seq->id;
+  if (trace_ != nullptr) trace_->Added(*seq, now_us, fork_of);
+  seq->added_us = now_us;
   seq->tokens = std::move(seq->spec.prompt_ids);
   seq->num_prompt = seq->num_tokens();
   seq->max_total = static_cast<int32_t>(
       std::min<int64_t>(int64_t{seq->num_prompt} + seq->spec.max_tokens, max_seq_tokens_));
+  if (fork_of != nullptr && seq->num_prompt > 1) {
+    CHECK(fork_of->num_prompt == seq->num_prompt && !seq->wants_logits() && !seq->spec.prompt_logprobs)
+        << "sequence " << seq->id << " cannot be a fork of " << fork_of->id;
+    seq->fork_of = fork_of;
+    ++fork_of->num_waiting_forks;
+  }
+  policy_->OnAdd(seq);
   // Room for everything that may be pushed later, so that a preemption need not allocate.
   const size_t live = waiting_.size() + running_.size() + 1;
   if (waiting_.capacity() < live) waiting_.reserve(2 * live);
@@ -69,6 +79,7 @@ void Scheduler::Add(Sequence* seq) {
 
 void Scheduler::Remove(Sequence* seq) {
   CHECK(seq->state != SequenceState::kNew) << "Remove of sequence " << seq->id << ", which was never added";
+  if (trace_ != nullptr) trace_->Removed(*seq);
   for (int32_t age = 0; age < num_in_flight_; ++age) {
     for (ScheduledRow& row : InFlight(age).rows) {
       if (row.seq == seq) row.seq = nullptr;
@@ -76,14 +87,21 @@ void Scheduler::Remove(Sequence* seq) {
   }
   if (seq->state == SequenceState::kWaiting) {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), seq));
+    blocks_.DropSwapped(&seq->swapped, seq->last_step);
   } else {
     running_.erase(std::find(running_.begin(), running_.end(), seq));
     LeaveSlot(seq);
   }
   seq->state = SequenceState::kNew;
+  LeaveFork(seq);
+  for (size_t i = 0; seq->num_waiting_forks > 0; ++i) {
+    if (waiting_[i]->fork_of == seq) LeaveFork(waiting_[i]);
+  }
+  policy_->OnRemove(*seq);
 }
 
-std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result) {
+std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_t now_us) {
+  if (trace_ != nullptr) trace_->Committed(result, now_us);
   CHECK(num_in_flight_ > 0) << "commit of step " << result.step_id << ", and none is in flight";
   PlannedStep& step = InFlight(0);
   CHECK(result.step_id == step.step_id)
@@ -93,6 +111,10 @@ std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result) {
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (step.rows[i].seq != nullptr) step.rows[i].end = Advance(step.rows[i], result.rows[i]);
   }
+  itl_.Observe(step.num_prompt_tokens, now_us - std::max(step.planned_us, committed_us_));
+  committed_us_ = now_us;
+  counters_.prompt_tokens += step.num_prompt_tokens;
+  counters_.decode_tokens += step.num_decode_tokens;
   blocks_.Release(step.step_id);
   first_step_ = (first_step_ + 1) % steps_.size();
   --num_in_flight_;
@@ -100,6 +122,7 @@ std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result) {
 }
 
 std::span<Sequence* const> Scheduler::Abandon() {
+  if (trace_ != nullptr) trace_->Abandoned();
   abandoned_.clear();
   for (int32_t age = 0; age < num_in_flight_; ++age) {
     for (const ScheduledRow& row : InFlight(age).rows) {
@@ -110,6 +133,11 @@ std::span<Sequence* const> Scheduler::Abandon() {
   }
   num_in_flight_ = 0;
   blocks_.Release(step_id_);
+  for (Sequence* seq : waiting_) {
+    if (seq->swapped.empty()) continue;
+    blocks_.DropSwapped(&seq->swapped, step_id_);
+    seq->num_computed = 0;
+  }
   while (!running_.empty()) {
     Sequence* seq = running_.back();
     running_.pop_back();
@@ -167,18 +195,33 @@ void Scheduler::DropBehindWindow(Sequence* seq) {
   blocks_.DropBehindWindow(seq->slot, seq->num_computed, seq->last_step);
 }
 
-void Scheduler::Preempt(Sequence* seq) {
-  LeaveSlot(seq);
-  ++num_preemptions_;
+void Scheduler::Preempt(Sequence* seq, StepPlan* plan) {
+  // The MTP layer's hidden state does not move with the blocks.
+  const bool swap = options_.preemption == PreemptionMode::kSwap && !seq->spec.mtp_logits &&
+                    seq->num_computed > 0 && blocks_.CanSwapOut(seq->slot);
+  if (swap) {
+    blocks_.SwapOut(seq->slot, plan->step_id, &seq->swapped, &plan->swap_outs);
+    seq->last_step = plan->step_id;
+    Vacate(seq);
+    ++counters_.swaps;
+  } else {
+    LeaveSlot(seq);
+    ++counters_.recomputes;
+  }
   PushWaiting(seq);
 }
 
+// Gives up its slot, and all that it computed.
 void Scheduler::LeaveSlot(Sequence* seq) {
   blocks_.Free(seq->slot, seq->last_step);
+  Vacate(seq);
+  seq->num_computed = 0;
+}
+
+void Scheduler::Vacate(Sequence* seq) {
   free_slots_.push_back(seq->slot);
   if (seq->wants_logits()) --num_running_logits_;
   seq->slot = -1;
-  seq->num_computed = 0;
   seq->num_published = 0;
   seq->device_has_last_token = false;
 }

@@ -15,9 +15,11 @@
 
 #include "base/status.h"
 #include "kv/block_manager.h"
+#include "sched/itl_budget.h"
 #include "sched/plan.h"
 #include "sched/policy/scheduling_policy.h"
 #include "sched/scheduler_options.h"
+#include "sched/scheduler_trace.h"
 #include "sched/sequence.h"
 
 namespace cachalot {
@@ -36,6 +38,18 @@ struct ScheduledRow {
   SequenceEnd end = SequenceEnd::kNone;  // set by Commit; the owner then calls Remove
 };
 
+// Since the start.
+struct SchedulerCounters {
+  int64_t recomputes = 0;          // preemptions that forgot the KV cache,
+  int64_t swaps = 0;               // and those that moved it to the host
+  int64_t admitted = 0;            // sequences, for the first time
+  int64_t queue_us = 0;            // that they waited for it, together
+  int64_t cache_query_tokens = 0;  // of their prompts
+  int64_t cache_hit_tokens = 0;    // of them, those that came from the prefix cache
+  int64_t prompt_tokens = 0;       // in committed steps: of prompts, or of what is computed again
+  int64_t decode_tokens = 0;
+};
+
 class Scheduler {
  public:
   static Result<std::unique_ptr<Scheduler>> Create(SchedulerLimits limits, SchedulerOptions options,
@@ -46,17 +60,19 @@ class Scheduler {
   int32_t max_seq_tokens() const { return max_seq_tokens_; }
   // Why this sequence could never run.
   Status CanAdd(const SequenceSpec& spec) const;
-  // Queues it; it must outlive its Remove. CanAdd must have agreed.
-  void Add(Sequence* seq);
+  // Queues it; it must outlive its Remove. CanAdd must have agreed. With `fork_of`, a live sequence with the
+  // same prompt, it waits until that prompt is computed and shares its blocks. It must want no logits and no
+  // prompt log-probabilities.
+  void Add(Sequence* seq, int64_t now_us = 0, Sequence* fork_of = nullptr);
   // Forgets it, in whatever state it is, and frees what it holds. Its rows in flight become nobody's.
   void Remove(Sequence* seq);
 
-  // Fills the next step. No rows: nothing can be done before the steps in flight are committed, and there is
-  // no step. At most `depth` steps may be in flight. What those will bring is not known: the plan counts on
-  // nothing but that their rows are computed.
-  void Plan(StepPlan* plan);
+  // Fills the next step. An empty plan: nothing can be done before the steps in flight are committed, and
+  // there is no step. At most `depth` steps may be in flight. What those will bring is not known: the plan
+  // counts on nothing but that their rows are computed.
+  void Plan(StepPlan* plan, int64_t now_us = 0);
   // The oldest step in flight was computed: advances its sequences. The rows are valid until the next Plan.
-  std::span<const ScheduledRow> Commit(const StepResult& result);
+  std::span<const ScheduledRow> Commit(const StepResult& result, int64_t now_us = 0);
   // A step failed, and with it all that are in flight; no slot and no block holds anything now. Returns the
   // sequences with a row in one of the steps, which the owner must Remove; all others are computed anew.
   std::span<Sequence* const> Abandon();
@@ -64,17 +80,20 @@ class Scheduler {
   int32_t num_in_flight() const { return num_in_flight_; }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  int64_t num_preemptions() const { return num_preemptions_; }
-  // Prompt tokens of the sequences admitted so far, and those of them that came from the prefix cache.
-  int64_t num_cache_queries() const { return num_cache_queries_; }
-  int64_t num_cache_hits() const { return num_cache_hits_; }
+  int64_t num_preemptions() const { return counters_.recomputes + counters_.swaps; }
+  const SchedulerCounters& counters() const { return counters_; }
+  // Prompt tokens that a step may take beside running streams.
+  int32_t prompt_budget() const { return itl_.PromptTokens(); }
   const BlockManager& blocks() const { return blocks_; }
+  // From now on, all that this scheduler is told goes into `trace` (null: no more).
+  void RecordTo(SchedulerTrace* trace) { trace_ = trace; }
 
  private:
   Scheduler(SchedulerLimits limits, SchedulerOptions options, std::unique_ptr<SchedulingPolicy> policy);
 
   // The parts of Plan, in order (scheduler_plan.cc).
   void ReserveFor(StepPlan* plan) const;
+  void Displace(StepPlan* plan);
   void ShareBudget();
   void GrantMemory(StepPlan* plan);
   void AddRunningRows(StepPlan* plan);
@@ -82,18 +101,33 @@ class Scheduler {
 
   int32_t Share(const Sequence& seq, int32_t num_computed) const;
   void Take(Sequence* seq);
-  bool CanAdmit(const Sequence& seq, int32_t num_cached) const;
-  int32_t FindPrefix(Sequence* seq) const;
-  void ExtendKeys(Sequence* seq, int32_t num_tokens) const;
-  void Publish(Sequence* seq, int32_t num_computed);
-  void PromiseMemory(const Sequence& seq);
-  void Enter(Sequence* seq, int32_t num_cached, StepPlan* plan);
   void AddRow(Sequence* seq, StepPlan* plan);
 
+  // What a sequence that enters need not compute (scheduler_admit.cc).
+  struct Start {
+    enum Kind { kPrefix, kForked, kSwapped } kind = kPrefix;
+    int32_t num_computed = 0;
+  };
+  bool WaitsForPrompt(const Sequence& seq) const;
+  Sequence* Head() const;
+  void SumPromises();
+  void PromiseMemory(const Sequence& seq);
+  bool CanAdmit(const Sequence& seq, const Start& start, bool soon) const;
+  Start FindStart(Sequence* seq) const;
+  int32_t FindPrefix(Sequence* seq) const;
+  int32_t CountShared(int32_t group, const Sequence& seq, const Start& start) const;
+  void Enter(Sequence* seq, const Start& start, StepPlan* plan);
+  void TakeStart(Sequence* seq, const Start& start, StepPlan* plan);
+  void CountAdmission(Sequence* seq, const Start& start);
+  void LeaveFork(Sequence* seq);
+
+  void ExtendKeys(Sequence* seq, int32_t num_tokens) const;
+  void Publish(Sequence* seq, int32_t num_computed);
   SequenceEnd Advance(const ScheduledRow& scheduled, const ResultRow& row);
   void DropBehindWindow(Sequence* seq);
-  void Preempt(Sequence* seq);
+  void Preempt(Sequence* seq, StepPlan* plan);
   void LeaveSlot(Sequence* seq);
+  void Vacate(Sequence* seq);
   void PushWaiting(Sequence* seq);
 
   const SchedulerLimits limits_;
@@ -109,12 +143,14 @@ class Scheduler {
   std::vector<Sequence*> running_;  // first runs first
   int32_t num_running_logits_ = 0;  // of them, those that want logits of every position
   std::vector<int32_t> free_slots_;
-  int64_t num_preemptions_ = 0;
-  int64_t num_cache_queries_ = 0;
-  int64_t num_cache_hits_ = 0;
+  SchedulerCounters counters_;
+  SchedulerTrace* trace_ = nullptr;
 
   struct PlannedStep {
     uint64_t step_id = 0;
+    int64_t planned_us = 0;
+    int32_t num_prompt_tokens = 0;
+    int32_t num_decode_tokens = 0;
     std::vector<ScheduledRow> rows;
   };
   PlannedStep& InFlight(int32_t age) {
@@ -125,9 +161,12 @@ class Scheduler {
   size_t first_step_ = 0;
   int32_t num_in_flight_ = 0;
   std::vector<Sequence*> abandoned_;
+  ItlBudget itl_;
+  int64_t committed_us_ = 0;  // the last step
 
   // While planning.
   PlannedStep* step_ = nullptr;
+  int64_t now_us_ = 0;
   int32_t budget_left_ = 0;
   int32_t logit_rows_left_ = 0;
   std::vector<int64_t>

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "sched/fake_device.h"
-#include "sched/policy/fcfs.h"
+#include "sched/policy/policies.h"
 #include "sched/scheduler.h"
 
 namespace cachalot {
@@ -41,40 +43,43 @@ inline std::vector<int32_t> TestPrompt(int32_t length, int32_t start = 1) {
 
 class SchedulerDriver {
  public:
-  explicit SchedulerDriver(SchedulerLimits limits, SchedulerOptions options = {})
+  explicit SchedulerDriver(SchedulerLimits limits, SchedulerOptions options = {},
+                           std::string_view policy = "fcfs")
       : limits_(limits), device_(limits) {
-    auto scheduler = Scheduler::Create(limits, options, MakeFcfsPolicy());
+    auto scheduler = Scheduler::Create(limits, options, *MakeSchedulingPolicy(policy));
     EXPECT_TRUE(scheduler.ok()) << scheduler.status().ToString();
     scheduler_ = std::move(*scheduler);
     budget_ = std::min(options.max_batch_tokens, limits.max_step_tokens);
   }
 
-  uint64_t Add(SequenceSpec spec) {
+  uint64_t Add(SequenceSpec spec, uint64_t fork_of = 0) {
     const uint64_t id = ++last_id_;
     auto seq = std::make_unique<Sequence>(id, std::move(spec));
-    scheduler_->Add(seq.get());
+    scheduler_->Add(seq.get(), clock.NowUs(), fork_of == 0 ? nullptr : live_.at(fork_of).get());
     live_.emplace(id, std::move(seq));
     return id;
   }
 
   // False: nothing was planned.
   bool Step() {
-    scheduler_->Plan(&plan);
+    scheduler_->Plan(&plan, clock.NowUs());
+    plans.push_back(plan);
     EXPECT_LE(plan.num_tokens(), budget_);
-    if (!plan.rows.empty()) {
+    if (!plan.empty()) {
       results_.emplace_back();
       const Status status = device_.Run(plan, &results_.back());
       EXPECT_TRUE(status.ok()) << status.ToString();
       if (!status.ok()) return false;
     }
     const bool full = scheduler_->num_in_flight() > limits_.depth;
-    if (full || (plan.rows.empty() && scheduler_->num_in_flight() > 0)) {
+    if (full || (plan.empty() && scheduler_->num_in_flight() > 0)) {
       device_.Completed(results_.front().step_id);
-      for (const ScheduledRow& row : scheduler_->Commit(results_.front())) {
+      clock.Advance(step_us ? step_us(plan) : 1);
+      for (const ScheduledRow& row : scheduler_->Commit(results_.front(), clock.NowUs())) {
         if (row.end != SequenceEnd::kNone) Remove(row.seq->id);
       }
       results_.pop_front();
-    } else if (plan.rows.empty()) {
+    } else if (plan.empty()) {
       return false;
     }
     CheckBlocks();
@@ -88,6 +93,8 @@ class SchedulerDriver {
     for (int32_t g = 0; g < scheduler_->blocks().num_groups(); ++g) {
       EXPECT_EQ(scheduler_->blocks().pool(g).num_used(), 0);
       EXPECT_EQ(scheduler_->blocks().pool(g).num_pending(), 0);
+      EXPECT_EQ(scheduler_->blocks().swap_pool(g).num_free(),
+                limits_.kv_groups[static_cast<size_t>(g)].num_swap_blocks);
     }
     return steps;
   }
@@ -128,6 +135,9 @@ class SchedulerDriver {
   }
 
   StepPlan plan;
+  std::vector<StepPlan> plans;  // all of them
+  ManualClock clock;
+  std::function<int64_t(const StepPlan&)> step_us;  // how long a step takes
   std::map<uint64_t, std::vector<int32_t>> done;
 
  private:

@@ -24,12 +24,21 @@ struct SchedulerLimits {
   std::string kv_identity = "";  // what else KV contents depend on: weights, KV types
 };
 
+enum class PreemptionMode {
+  kRecompute,  // forget the KV cache, and compute it again later
+  kSwap,       // move it to the host, as long as there is room
+};
+
 struct SchedulerOptions {
   int32_t max_batch_tokens = 512;  // token budget of a step (clipped to the executor's)
   int32_t prefill_chunk = 512;     // a sequence advances by at most this many tokens in a step
   int32_t reserve_blocks_per_seq =
       1;  // blocks that admission leaves free in each group for every running sequence
+  int32_t itl_target_us =
+      0;  // time between two tokens of a running stream that prompts must not spoil; 0: none
+  int32_t min_prompt_tokens = 16;  // that a step may take in any case, beside running streams
   bool enable_prefix_caching = true;
+  PreemptionMode preemption = PreemptionMode::kRecompute;
 };
 
 struct SchedulerKnob {
@@ -43,6 +52,8 @@ struct SchedulerKnob {
 inline constexpr SchedulerKnob kSchedulerKnobs[] = {
     {"max_batch_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::max_batch_tokens},
     {"prefill_chunk", "tokens", 1, 1 << 20, &SchedulerOptions::prefill_chunk},
+    {"itl_target_us", "us", 0, 1 << 30, &SchedulerOptions::itl_target_us},
+    {"min_prompt_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::min_prompt_tokens},
     {"reserve_blocks_per_seq", "blocks", 0, 1 << 10, &SchedulerOptions::reserve_blocks_per_seq},
 };
 

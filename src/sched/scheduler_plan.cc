@@ -6,24 +6,29 @@
 
 namespace cachalot {
 
-void Scheduler::Plan(StepPlan* plan) {
+void Scheduler::Plan(StepPlan* plan, int64_t now_us) {
+  if (trace_ != nullptr) trace_->Planned(now_us);
   CHECK(num_in_flight_ <= limits_.depth)
       << num_in_flight_ << " steps are in flight, the last is " << step_id_;
   ReserveFor(plan);
   plan->Clear();
   plan->step_id = step_id_ + 1;
+  now_us_ = now_us;
   step_ = &InFlight(num_in_flight_);
   step_->step_id = plan->step_id;
+  step_->planned_us = now_us;
+  step_->num_prompt_tokens = step_->num_decode_tokens = 0;
   step_->rows.clear();
   budget_left_ = step_budget_;
   logit_rows_left_ = limits_.max_logit_rows;
 
+  Displace(plan);
   ShareBudget();
   GrantMemory(plan);
   AddRunningRows(plan);
   Admit(plan);
 
-  if (plan->rows.empty()) return;
+  if (plan->empty()) return;
   step_id_ = plan->step_id;
   ++num_in_flight_;
 }
@@ -42,12 +47,15 @@ void Scheduler::ReserveFor(StepPlan* plan) const {
   plan->stop_ids.reserve(max_rows * static_cast<size_t>(kMaxDeviceStopIds));
 }
 
-// Decodes first; max_running_ and num_running_logits_ are such that each gets its token.
+// Decodes first; max_running_ and num_running_logits_ are such that each gets its token. What prompts take
+// beside them is bounded, so that it does not last too long.
 void Scheduler::ShareBudget() {
-  for (const bool decodes : {true, false}) {
-    for (Sequence* seq : running_) {
-      if (seq->device_has_last_token == decodes) Take(seq);
-    }
+  for (Sequence* seq : running_) {
+    if (seq->device_has_last_token) Take(seq);
+  }
+  if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens());
+  for (Sequence* seq : running_) {
+    if (!seq->device_has_last_token) Take(seq);
   }
 }
 
@@ -85,7 +93,7 @@ void Scheduler::GrantMemory(StepPlan* plan) {
       CHECK(victim_idx > 0 || candidates.size() == 1) << "the policy preempts the first of several";
       CHECK(running_.size() > 1) << "sequence " << seq->id << " does not fit alone: a leak of KV blocks";
       running_.erase(running_.begin() + static_cast<ptrdiff_t>(i + victim_idx));
-      Preempt(victim);
+      Preempt(victim, plan);
       if (victim == seq) return;  // nobody is behind it
       fit = blocks_.CanAllocate(seq->slot, num_tokens);
     }
@@ -103,97 +111,6 @@ void Scheduler::AddRunningRows(StepPlan* plan) {
       if (seq->device_has_last_token == decodes && seq->q_len > 0) AddRow(seq, plan);
     }
   }
-}
-
-// In order, and nobody overtakes: a large request would wait for ever.
-void Scheduler::Admit(StepPlan* plan) {
-  if (waiting_.empty() || num_running() == max_running_ || budget_left_ == 0) return;
-  std::fill(promised_.begin(), promised_.end(), 0);
-  for (const Sequence* seq : running_) PromiseMemory(*seq);
-  while (!waiting_.empty()) {
-    Sequence* seq = waiting_.back();
-    const int32_t num_cached = FindPrefix(seq);
-    if (!CanAdmit(*seq, num_cached)) break;
-    waiting_.pop_back();
-    Enter(seq, num_cached, plan);
-    Take(seq);
-    blocks_.Allocate(seq->slot, seq->num_computed + seq->q_len, plan->step_id, &plan->block_writes,
-                     &plan->block_copies);
-    PromiseMemory(*seq);
-    AddRow(seq, plan);
-  }
-}
-
-void Scheduler::PromiseMemory(const Sequence& seq) {
-  for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
-    const int32_t missing =
-        blocks_.PeakBlocks(g, seq.num_total(), max_q_len_) - blocks_.table(seq.slot, g).num_held();
-    promised_[static_cast<size_t>(g)] += std::max(0, missing);
-  }
-}
-
-// Everything that runs can finish the tokens it holds, and has a reserve to grow into. Nothing runs: it fits,
-// by CanAdd.
-bool Scheduler::CanAdmit(const Sequence& seq, int32_t num_cached) const {
-  // A row in flight may bring another token (it was preempted meanwhile).
-  if (num_running() == max_running_ || seq.num_in_flight > 0 || Share(seq, num_cached) == 0) return false;
-  if (seq.wants_logits() && num_running_logits_ == limits_.max_logit_rows) return false;
-  for (int32_t g = 0; g < blocks_.num_groups(); ++g) {
-    const int64_t reserve = int64_t{options_.reserve_blocks_per_seq} * num_running();
-    const int64_t free = blocks_.pool(g).num_free() - promised_[static_cast<size_t>(g)] - reserve;
-    const int64_t missing = blocks_.PeakBlocks(g, seq.num_tokens(), max_q_len_) - free;
-    if (missing > 0 && (num_cached == 0 || missing > blocks_.CountHeld(g, seq.page_keys, num_cached)))
-      return false;
-  }
-  return true;
-}
-
-// How many of its first tokens need not be computed. One always is, for its logits; and what the owner wants
-// from every position must be computed once, what the MTP layer needs each time.
-int32_t Scheduler::FindPrefix(Sequence* seq) const {
-  if (!options_.enable_prefix_caching || seq->spec.mtp_logits || seq->num_in_flight > 0) return 0;
-  int32_t most = seq->num_tokens() - 1;
-  if (seq->spec.all_logits || seq->spec.prompt_logprobs) most = std::min(most, seq->num_reported);
-  if (most < blocks_.page_tokens()) return 0;
-  ExtendKeys(seq, most);
-  return blocks_.FindPrefix(seq->page_keys, most);
-}
-
-void Scheduler::Enter(Sequence* seq, int32_t num_cached, StepPlan* plan) {
-  seq->state = SequenceState::kRunning;
-  seq->slot = free_slots_.back();
-  free_slots_.pop_back();
-  if (seq->wants_logits()) ++num_running_logits_;
-  seq->tokens.reserve(static_cast<size_t>(seq->max_total));
-  seq->page_keys.reserve(static_cast<size_t>(seq->max_total / blocks_.page_tokens()));
-  if (num_cached > 0) {
-    blocks_.TakePrefix(seq->slot, seq->page_keys, num_cached, &plan->block_writes);
-    seq->num_computed = num_cached;
-    seq->num_reported = std::max(seq->num_reported, num_cached);
-    seq->num_published = static_cast<size_t>(num_cached / blocks_.page_tokens());
-  }
-  if (seq->num_cached < 0) {
-    seq->num_cached = num_cached;
-    num_cache_queries_ += seq->num_tokens();
-    num_cache_hits_ += num_cached;
-  }
-  running_.insert(
-      std::upper_bound(running_.begin(), running_.end(), seq,
-                       [this](const Sequence* a, const Sequence* b) { return policy_->Before(*a, *b); }),
-      seq);
-
-  SlotSetup setup{.slot = seq->slot, .sampling = seq->spec.sampling};
-  setup.history_begin = static_cast<int32_t>(plan->history_ids.size());
-  if (seq->spec.sampling.has_penalties()) {
-    setup.history_len = seq->num_tokens();
-    setup.history_num_prompt = seq->num_prompt;
-    plan->history_ids.insert(plan->history_ids.end(), seq->tokens.begin(), seq->tokens.end());
-  }
-  const auto& stops = seq->spec.stop_ids;
-  setup.stop_begin = static_cast<int32_t>(plan->stop_ids.size());
-  setup.stop_len = static_cast<int32_t>(std::min<size_t>(stops.size(), kMaxDeviceStopIds));
-  plan->stop_ids.insert(plan->stop_ids.end(), stops.begin(), stops.begin() + setup.stop_len);
-  plan->setups.push_back(std::move(setup));
 }
 
 void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
@@ -226,6 +143,7 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
                          .num_computed = end,
                          .samples = samples,
                          .num_new = std::max(0, end - std::max(seq->num_computed, seq->num_reported))});
+  (seq->device_has_last_token ? step_->num_decode_tokens : step_->num_prompt_tokens) += seq->q_len;
   seq->num_computed = end;
   seq->num_reported = std::max(seq->num_reported, end);
   seq->last_step = plan->step_id;

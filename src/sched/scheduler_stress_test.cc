@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <random>
 
@@ -13,7 +14,7 @@ namespace {
 // Every output equals the undisturbed one (or a prefix of it, when
 // cancelled), every block comes back, and everybody finishes.
 TEST(SchedulerStress, RandomTraffic) {
-  int64_t preemptions = 0, rows = 0;
+  int64_t recomputes = 0, swaps = 0, forks = 0, hits = 0, rows = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     std::mt19937_64 rng(seed);
     const auto random = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng); };
@@ -32,7 +33,15 @@ TEST(SchedulerStress, RandomTraffic) {
     SchedulerOptions options{.max_batch_tokens = random(1, 40),
                              .prefill_chunk = random(1, 40),
                              .reserve_blocks_per_seq = random(0, 1)};
-    SchedulerDriver driver(limits, options);
+    options.enable_prefix_caching = random(0, 2) > 0;
+    options.preemption = random(0, 1) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+    for (KvGroupInfo& group : limits.kv_groups) group.num_swap_blocks = random(0, 30);
+    if (random(0, 1) == 0) options.itl_target_us = random(1, 2000);
+    const char* policy = std::array{"fcfs", "priority", "fair"}[static_cast<size_t>(random(0, 2))];
+    SchedulerDriver driver(limits, options, policy);
+    SchedulerTrace trace;
+    driver.scheduler().RecordTo(&trace);
+    driver.step_us = [](const StepPlan& plan) { return 100 + 20 * plan.num_tokens(); };
     std::map<uint64_t, std::vector<int32_t>> expected;
     std::map<uint64_t, bool> cancelled;
     const int32_t room = driver.scheduler().max_seq_tokens();
@@ -41,6 +50,7 @@ TEST(SchedulerStress, RandomTraffic) {
         SequenceSpec spec = TestSpec(TestPrompt(random(1, std::min(room, 25)), random(0, 4)), random(0, 30));
         if (static_cast<int32_t>(spec.prompt_ids.size()) == room) spec.max_tokens = 0;
         spec.priority = random(0, 2);
+        spec.tenant = std::string(random(0, 2) == 0 ? "a" : "b");
         spec.sampling.temperature = static_cast<float>(random(0, 1));
         spec.sampling.seed = rng();
         spec.sampling.presence_penalty = static_cast<float>(random(0, 1));
@@ -51,7 +61,17 @@ TEST(SchedulerStress, RandomTraffic) {
         const int32_t generates =
             std::min(spec.max_tokens, room - static_cast<int32_t>(spec.prompt_ids.size()));
         const auto tokens = driver.model().Generate(spec.prompt_ids, spec.sampling, generates, spec.stop_ids);
-        expected[driver.Add(std::move(spec))] = tokens;
+        const uint64_t id = driver.Add(spec);
+        expected[id] = tokens;
+        if (spec.wants_logits() || spec.prompt_logprobs || random(0, 2) > 0) continue;
+        // Other answers to the same prompt.
+        for (int n = random(1, 3); n > 0; --n) {
+          spec.sampling.seed = rng();
+          const auto other =
+              driver.model().Generate(spec.prompt_ids, spec.sampling, generates, spec.stop_ids);
+          expected[driver.Add(spec, id)] = other;
+          ++forks;
+        }
       }
       if (random(0, 4) == 0 && !driver.LiveIds().empty()) {
         const auto ids = driver.LiveIds();
@@ -73,9 +93,16 @@ TEST(SchedulerStress, RandomTraffic) {
         ASSERT_EQ(got, tokens) << "seed " << seed << ", sequence " << id;
       }
     }
-    preemptions += driver.scheduler().num_preemptions();
+    recomputes += driver.scheduler().counters().recomputes;
+    swaps += driver.scheduler().counters().swaps;
+    hits += driver.scheduler().counters().cache_hit_tokens;
+    const auto replayed = ReplayTrace(trace, limits, options, *MakeSchedulingPolicy(policy));
+    ASSERT_TRUE(replayed.ok() && *replayed == driver.plans) << "seed " << seed;
   }
-  EXPECT_GT(preemptions, 1500);
+  EXPECT_GT(recomputes, 1500);
+  EXPECT_GT(swaps, 500);
+  EXPECT_GT(forks, 1000);
+  EXPECT_GT(hits, 5000);
   EXPECT_GT(rows, 50000);
 }
 

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "kv/block_key.h"
+#include "kv/block_table.h"
 #include "sample/plan.h"
 
 namespace cachalot {
@@ -22,8 +24,13 @@ struct SequenceSpec {
   bool prompt_logprobs = false;
   bool all_logits = false;
   bool mtp_logits = false;
-  int32_t priority = 0;    // lower runs first
+  int32_t priority = 0;      // lower runs first
+  std::string tenant;        // whose work it is
+  double tenant_weight = 1;  // > 0; a tenant with twice the weight is due twice the work
+  int64_t deadline_us = std::numeric_limits<int64_t>::max();
   std::string cache_salt;  // only sequences with the same one share cached prefixes
+
+  bool wants_logits() const { return all_logits || mtp_logits; }
 };
 
 enum class SequenceState { kNew, kWaiting, kRunning };
@@ -44,6 +51,12 @@ struct Sequence {
   std::vector<int32_t> tokens;
   int32_t num_prompt = 0;
   int32_t max_total = 0;  // it ends when it holds this many tokens
+  int64_t added_us = 0;
+  int64_t admitted_us = 0;  // for the first time
+  double order = 0;         // the policy's own
+  // The sequence whose prompt this one shares: it waits until that is computed. Null: none, or no more.
+  Sequence* fork_of = nullptr;
+  int32_t num_waiting_forks = 0;
 
   SequenceState state = SequenceState::kNew;
   int32_t slot = -1;          // while running
@@ -57,6 +70,7 @@ struct Sequence {
   std::vector<BlockKey> page_keys;     // of the full pages of `tokens`, as far as they were needed
   size_t num_published = 0;            // pages that are known to the prefix cache, or came from it
   int32_t num_cached = -1;             // tokens of the prompt that came from it; -1: never admitted
+  SwappedTables swapped;               // while it waits: what it had computed, on the host
   bool device_has_last_token = false;  // the runtime sampled the last token in this slot
   uint64_t last_step = 0;              // newest step with a row of this sequence
   int32_t q_len = 0;                   // its share of the step being planned
@@ -69,7 +83,7 @@ struct Sequence {
   int32_t num_computable() const {
     return std::min(num_total(), max_total > num_prompt ? max_total - 1 : max_total);
   }
-  bool wants_logits() const { return spec.all_logits || spec.mtp_logits; }
+  bool wants_logits() const { return spec.wants_logits(); }
 };
 
 }  // namespace cachalot

@@ -8,7 +8,6 @@ class FcfsPolicy final : public SchedulingPolicy {
   bool Before(const Sequence& a, const Sequence& b) const override {
     return a.spec.priority != b.spec.priority ? a.spec.priority < b.spec.priority : a.id < b.id;
   }
-  size_t ChooseVictim(std::span<Sequence* const> candidates) const override { return candidates.size() - 1; }
 };
 
 }  // namespace

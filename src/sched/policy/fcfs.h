@@ -1,5 +1,5 @@
-// First come, first served within a priority. The victim is the youngest of the lowest priority: it has lost
-// least.
+// First come, first served within a priority. Nobody who runs gives way to a newcomer. When memory ends, the
+// victim is the youngest of the lowest priority: it has lost least.
 #pragma once
 
 #include <memory>

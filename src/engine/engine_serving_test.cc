@@ -1,0 +1,245 @@
+// What a server asks of an engine: choices, deadlines, a bounded queue, policies, both ways of preemption,
+// counters.
+#include <cmath>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/engine_testing.h"
+
+namespace cachalot {
+namespace {
+
+// The choices of one request, apart.
+struct CollectedChoices {
+  std::vector<CollectedOutput> choices;
+  static OutputCallback Into(std::shared_ptr<CollectedChoices> collected) {
+    return [collected](const RequestOutput& output) {
+      collected->choices.at(static_cast<size_t>(output.choice)).Take(output);
+    };
+  }
+};
+
+class EngineServingTest : public EngineTest {
+ protected:
+  std::shared_ptr<CollectedChoices> SubmitChoices(const Request& request, uint64_t* id = nullptr) {
+    auto collected = std::make_shared<CollectedChoices>();
+    collected->choices.resize(static_cast<size_t>(request.n));
+    auto submitted = engine_->Submit(request, CollectedChoices::Into(collected));
+    EXPECT_TRUE(submitted.ok()) << submitted.status().ToString();
+    if (id != nullptr) *id = *submitted;
+    return collected;
+  }
+  void ExpectChoices(const CollectedChoices& got, const Request& request) {
+    for (int32_t i = 0; i < request.n; ++i) {
+      SCOPED_TRACE(fmt::format("choice {}", i));
+      Request own = request;
+      own.sampling.seed += static_cast<uint64_t>(i);
+      if (i > 0) own.prompt_logprobs = false;
+      ExpectSame(got.choices[static_cast<size_t>(i)], Expected(own));
+    }
+  }
+};
+
+TEST_F(EngineServingTest, ChoicesShareThePrompt) {
+  for (int32_t depth : {0, 1}) {
+    for (bool caching : {true, false}) {
+      Create(Info(256, depth), {.prefill_chunk = 16, .enable_prefix_caching = caching});
+      Request request = MakeRequest(Prompt(61), 20);
+      request.n = 4;
+      request.sampling.temperature = 1.0f;
+      request.sampling.seed = 9;
+      request.num_top_logprobs = 1;
+      request.prompt_logprobs = true;
+      const auto got = SubmitChoices(request);
+      ASSERT_TRUE(engine_->RunUntilIdle().ok());
+      ExpectChoices(*got, request);
+      EXPECT_NE(got->choices[0].tokens, got->choices[1].tokens);
+      EXPECT_EQ(engine_->stats().prompt_tokens, 61 + 3) << "once, and its last token for each of the others";
+      ExpectNothingHeld();
+    }
+  }
+}
+
+TEST_F(EngineServingTest, ChoicesOfOneTokenPromptsAndOfLogits) {
+  Create(Info());
+  Request one = MakeRequest({7}, 12), logits = MakeRequest(Prompt(20), 6);
+  one.n = 3;
+  one.sampling.temperature = 1.0f;
+  logits.n = 2;
+  logits.all_logits = true;
+  const auto got_one = SubmitChoices(one), got_logits = SubmitChoices(logits);
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  ExpectChoices(*got_one, one);
+  ExpectChoices(*got_logits, logits);
+}
+
+// The first ends with its first token, before any other could share its blocks.
+TEST_F(EngineServingTest, ChoicesOutliveTheFirst) {
+  for (int32_t depth : {0, 1}) {
+    Create(Info(256, depth));
+    Request request = MakeRequest(Prompt(30), 1);
+    request.n = 5;
+    request.sampling.temperature = 1.0f;
+    const auto got = SubmitChoices(request);
+    ASSERT_TRUE(engine_->RunUntilIdle().ok());
+    ExpectChoices(*got, request);
+    ExpectNothingHeld();
+  }
+}
+
+TEST_F(EngineServingTest, CancelEndsEveryChoice) {
+  Create(Info());
+  Request request = MakeRequest(Prompt(30), 100);
+  request.n = 5;
+  uint64_t id = 0;
+  const auto got = SubmitChoices(request, &id);
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(engine_->Step().ok());
+  engine_->Cancel(id);
+  ASSERT_TRUE(engine_->Step().ok());
+  for (const CollectedOutput& choice : got->choices) EXPECT_EQ(choice.reason, FinishReason::kCancelled);
+  ExpectNothingHeld();
+}
+
+TEST_F(EngineServingTest, ADeadlineEndsARequestWhereverItIs) {
+  ManualClock clock;
+  ExecutorInfo info = Info();
+  info.max_seqs = 1;
+  Create(info, {.clock = &clock});
+  Request request = MakeRequest(Prompt(9), 100);
+  request.deadline_us = 1000;
+  const auto running = Submit(request);
+  const auto waiting = Submit(request);
+  request.deadline_us = 5000;
+  const auto later = Submit(request);
+  request.deadline_us = 0;
+  const auto patient = Submit(request);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine_->Step().ok());
+  clock.Advance(999);
+  ASSERT_TRUE(engine_->Step().ok());
+  EXPECT_FALSE(running->finished);
+  clock.Advance(1);
+  ASSERT_TRUE(engine_->Step().ok());
+  for (const auto& missed : {running, waiting}) {
+    EXPECT_TRUE(missed->finished);
+    EXPECT_EQ(missed->reason, FinishReason::kError);
+    EXPECT_EQ(missed->error.code(), StatusCode::kDeadline);
+  }
+  EXPECT_EQ(running->tokens.size(), 4u);
+  clock.Advance(4000);
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  EXPECT_EQ(later->error.code(), StatusCode::kDeadline);
+  EXPECT_EQ(patient->tokens.size(), 100u);
+}
+
+TEST_F(EngineServingTest, ABoundedQueueRefusesWhatIsTooMuch) {
+  ExecutorInfo info = Info();
+  info.max_seqs = 1;
+  Create(info, {.max_waiting = 2});
+  Submit(MakeRequest(Prompt(9), 5));
+  ASSERT_TRUE(engine_->Step().ok());
+  Submit(MakeRequest(Prompt(9), 5));
+  Submit(MakeRequest(Prompt(9), 5));
+  EXPECT_EQ(SubmitError(MakeRequest(Prompt(9), 5)), "exhausted: 2 requests wait already, and at most 2 may");
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  EXPECT_EQ(SubmitError(MakeRequest(Prompt(9), 5)), "");
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+}
+
+TEST_F(EngineServingTest, BothWaysOfPreemptionGiveTheSame) {
+  for (int32_t depth : {0, 1}) {
+    for (PreemptionMode mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
+      ExecutorInfo info = Info(40, depth);
+      for (KvGroupInfo& group : info.kv_groups) group.num_swap_blocks = 30;
+      Create(info, {.enable_prefix_caching = false, .preemption = mode});
+      std::vector<Request> requests;
+      std::vector<std::shared_ptr<CollectedOutput>> got;
+      for (int32_t i = 0; i < 8; ++i) {
+        requests.push_back(MakeRequest(Prompt(20 + i, i), 60));
+        requests.back().sampling = {.temperature = 1.0f,
+                                    .frequency_penalty = 0.1f,
+                                    .seed = static_cast<uint64_t>(i),
+                                    .logit_bias = {}};
+        requests.back().mtp_logits = i == 5;
+        got.push_back(Submit(requests.back()));
+      }
+      ASSERT_TRUE(engine_->RunUntilIdle().ok());
+      for (size_t i = 0; i < requests.size(); ++i) ExpectSame(*got[i], Expected(requests[i]));
+      const EngineStats& stats = engine_->stats();
+      EXPECT_EQ(stats.preemptions, stats.recompute_preemptions + stats.swap_preemptions);
+      EXPECT_EQ(stats.swap_preemptions > 0, mode == PreemptionMode::kSwap);
+      if (mode == PreemptionMode::kRecompute) {
+        EXPECT_GT(stats.recompute_preemptions, 0);
+      }
+      ExpectNothingHeld();
+    }
+  }
+}
+
+TEST_F(EngineServingTest, ThePolicyIsChosenByName) {
+  ExecutorInfo info = Info();
+  info.max_seqs = 1;
+  Create(info, {.policy = "priority"});
+  Request low = MakeRequest(Prompt(9), 50), high = MakeRequest(Prompt(5), 10);
+  low.priority = 3;
+  const auto got_low = Submit(low);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(engine_->Step().ok());
+  const auto got_high = Submit(high);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(engine_->Step().ok());
+  EXPECT_TRUE(got_high->finished);
+  EXPECT_FALSE(got_low->finished);
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  ExpectSame(*got_low, Expected(low));
+  EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.policy = "lifo"}).ok());
+  EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.itl_target_ms = -1}).ok());
+  EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.itl_target_ms = std::nan("")}).ok());
+  EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.max_waiting = -1}).ok());
+}
+
+TEST_F(EngineServingTest, RefusesWhatCannotBeMeant) {
+  Create(Info());
+  const auto with = [](auto change) {
+    Request request = MakeRequest(Prompt(3), 5);
+    change(request);
+    return request;
+  };
+  EXPECT_EQ(SubmitError(with([](Request& r) { r.n = 0; })), "invalid_argument: n is 0: must be in 1..1024");
+  EXPECT_NE(SubmitError(with([](Request& r) { r.n = 1025; })), "");
+  EXPECT_NE(SubmitError(with([](Request& r) { r.tenant_weight = 0; })), "");
+  EXPECT_NE(SubmitError(with([](Request& r) { r.tenant_weight = std::nan(""); })), "");
+  EXPECT_NE(SubmitError(with([](Request& r) { r.deadline_us = -1; })), "");
+}
+
+TEST_F(EngineServingTest, CountsWhatAServerShows) {
+  ManualClock clock;
+  ExecutorInfo info = Info();
+  info.max_seqs = 2;
+  Create(info, {.clock = &clock});
+  const auto a = Submit(MakeRequest(Prompt(40), 4));
+  const auto b = Submit(MakeRequest(Prompt(30, 5), 2));
+  const auto c = Submit(MakeRequest(Prompt(20, 9), 2));
+  clock.Advance(100);
+  ASSERT_TRUE(engine_->Step().ok());
+  const EngineStats& stats = engine_->stats();
+  EXPECT_EQ(stats.running, 2);
+  EXPECT_EQ(stats.waiting, 1);
+  EXPECT_EQ(stats.step_prompt_tokens, 70);
+  EXPECT_EQ(stats.step_decode_tokens, 0);
+  EXPECT_EQ(stats.admitted, 2);
+  EXPECT_EQ(stats.queue_us, 200);
+  clock.Advance(50);
+  ASSERT_TRUE(engine_->Step().ok());
+  EXPECT_EQ(stats.step_prompt_tokens, 0);
+  EXPECT_EQ(stats.step_decode_tokens, 2);
+  ASSERT_TRUE(engine_->Step().ok());
+  EXPECT_EQ(stats.step_prompt_tokens, 20);
+  EXPECT_EQ(stats.step_decode_tokens, 1);
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  EXPECT_EQ(stats.admitted, 3);
+  EXPECT_EQ(stats.queue_us, 350);
+  EXPECT_EQ(a->queue_us, 100);
+  EXPECT_EQ(c->queue_us, 150);
+  EXPECT_EQ(stats.cache_query_tokens, 90);
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,41 @@
+// LiveRequest: a request between Submit and its last output. Each of its choices (answers) is a sequence of
+// its own to the scheduler; they share the callback and end one by one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/request_stream.h"
+#include "sched/sequence.h"
+
+namespace cachalot {
+
+struct LiveRequest;
+
+struct Choice final : Sequence {
+  Choice(uint64_t seq_id, SequenceSpec seq_spec, LiveRequest* request_in, int32_t index_in,
+         RequestStream stream_in)
+      : Sequence(seq_id, std::move(seq_spec)),
+        request(request_in),
+        index(index_in),
+        stream(std::move(stream_in)) {}
+
+  LiveRequest* const request;
+  const int32_t index;
+  RequestStream stream;
+  int32_t num_prompt_computed = 0;  // published
+};
+
+struct LiveRequest {
+  uint64_t id = 0;
+  OutputCallback on_output;
+  int64_t deadline_us = 0;  // on the engine's clock
+  bool cancelled = false;
+  std::vector<std::unique_ptr<Choice>> choices;  // null: it had its last output
+  int32_t num_live = 0;                          // of the choices
+};
+
+}  // namespace cachalot

@@ -1,0 +1,103 @@
+#include "sched/scheduler_trace.h"
+
+#include <algorithm>
+#include <map>
+
+#include "sched/scheduler.h"
+
+namespace cachalot {
+
+void SchedulerTrace::Added(const Sequence& seq, int64_t now_us, const Sequence* fork_of) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kAdd;
+  event.now_us = now_us;
+  event.seq_id = seq.id;
+  event.fork_of = fork_of == nullptr ? 0 : fork_of->id;
+  event.spec = seq.spec;
+}
+
+void SchedulerTrace::Removed(const Sequence& seq) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kRemove;
+  event.seq_id = seq.id;
+}
+
+void SchedulerTrace::Planned(int64_t now_us) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kPlan;
+  event.now_us = now_us;
+}
+
+void SchedulerTrace::Committed(const StepResult& result, int64_t now_us) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kCommit;
+  event.now_us = now_us;
+  event.rows = result.rows;
+}
+
+void SchedulerTrace::Abandoned() {
+  events.emplace_back().kind = SchedulerEvent::kAbandon;
+}
+
+namespace {
+
+bool IsResultOf(const PlanRow& planned, const ResultRow& row) {
+  return row.slot == planned.slot && row.num_computed == planned.num_computed + planned.q_len;
+}
+
+}  // namespace
+
+Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, SchedulerLimits limits,
+                                          const SchedulerOptions& options,
+                                          std::unique_ptr<SchedulingPolicy> policy) {
+  ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), options, std::move(policy)));
+  std::map<uint64_t, std::unique_ptr<Sequence>> live;
+  std::vector<StepPlan> plans;
+  std::vector<size_t> in_flight;  // of `plans`, oldest first
+  for (size_t i = 0; i < trace.events.size(); ++i) {
+    const SchedulerEvent& event = trace.events[i];
+    switch (event.kind) {
+      case SchedulerEvent::kAdd: {
+        RETURN_IF_ERROR(scheduler->CanAdd(event.spec).WithContext(fmt::format("event {}", i)));
+        auto& seq = live[event.seq_id] = std::make_unique<Sequence>(event.seq_id, event.spec);
+        const auto parent = live.find(event.fork_of);
+        scheduler->Add(seq.get(), event.now_us, parent == live.end() ? nullptr : parent->second.get());
+        break;
+      }
+      case SchedulerEvent::kRemove: {
+        const auto found = live.find(event.seq_id);
+        if (found == live.end())
+          return InvalidArgument("event {}: sequence {} is not there", i, event.seq_id);
+        scheduler->Remove(found->second.get());
+        live.erase(found);
+        break;
+      }
+      case SchedulerEvent::kPlan:
+        plans.emplace_back();
+        scheduler->Plan(&plans.back(), event.now_us);
+        if (!plans.back().empty()) in_flight.push_back(plans.size() - 1);
+        break;
+      case SchedulerEvent::kCommit: {
+        if (in_flight.empty()) return InvalidArgument("event {}: a result, and no step is in flight", i);
+        const StepPlan& plan = plans[in_flight.front()];
+        if (!std::equal(plan.rows.begin(), plan.rows.end(), event.rows.begin(), event.rows.end(),
+                        IsResultOf)) {
+          return InvalidArgument("event {}: the result is not that of step {}", i, plan.step_id);
+        }
+        StepResult result;
+        result.step_id = plan.step_id;
+        result.rows = event.rows;
+        in_flight.erase(in_flight.begin());
+        scheduler->Commit(result, event.now_us);
+        break;
+      }
+      case SchedulerEvent::kAbandon:
+        in_flight.clear();
+        scheduler->Abandon();
+        break;
+    }
+  }
+  return plans;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,46 @@
+// SchedulerTrace: all that a scheduler was told, in order: arrivals, departures, results and the time.
+// Whoever tells another scheduler the same gets the same plans: what a schedule was and why can be found out
+// afterwards, without a model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "sched/plan.h"
+#include "sched/sequence.h"
+
+namespace cachalot {
+
+class SchedulingPolicy;
+struct SchedulerLimits;
+struct SchedulerOptions;
+
+struct SchedulerEvent {
+  enum Kind { kAdd, kRemove, kPlan, kCommit, kAbandon };
+  Kind kind = kPlan;
+  int64_t now_us = 0;                // kAdd, kPlan, kCommit
+  uint64_t seq_id = 0;               // kAdd, kRemove
+  uint64_t fork_of = 0;              // kAdd; 0: none
+  SequenceSpec spec = {};            // kAdd
+  std::vector<ResultRow> rows = {};  // kCommit
+};
+
+struct SchedulerTrace {
+  std::vector<SchedulerEvent> events;
+
+  void Added(const Sequence& seq, int64_t now_us, const Sequence* fork_of);  // before its prompt moves
+  void Removed(const Sequence& seq);
+  void Planned(int64_t now_us);
+  void Committed(const StepResult& result, int64_t now_us);
+  void Abandoned();
+};
+
+// The plans, empty ones included, that a scheduler makes of the trace. Other options than those of the record
+// give other plans, to which the results do not belong: that is an error.
+Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, SchedulerLimits limits,
+                                          const SchedulerOptions& options,
+                                          std::unique_ptr<SchedulingPolicy> policy);
+
+}  // namespace cachalot
