@@ -3,9 +3,11 @@
 // and nothing stays.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <random>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/collected_output.h"
 #include "engine/fake_executor.h"
@@ -16,7 +18,8 @@ namespace {
 
 struct Traffic {
   Request request;
-  std::shared_ptr<CollectedOutput> got = std::make_shared<CollectedOutput>();
+  std::shared_ptr<std::vector<CollectedOutput>> got =
+      std::make_shared<std::vector<CollectedOutput>>();  // by choice
   bool cancelled = false;
 };
 
@@ -41,6 +44,7 @@ class Stress {
                                 .window = Random(1, 16),
                                 .block_bytes = 1});
     }
+    for (KvGroupInfo& group : info.kv_groups) group.num_swap_blocks = Random(0, 1) * Random(1, 40);
     room_ = info.max_context;
     for (const KvGroupInfo& group : info.kv_groups) {
       // A window rolls on for ever if its pool holds one token more than it, wherever that falls into blocks.
@@ -49,10 +53,15 @@ class Stress {
       if (!rolls) room_ = std::min(room_, tokens);
     }
     executor_ = std::make_unique<FakeExecutor>(info);
-    engine_ = *Engine::Create(executor_.get(), tokenizer_,
-                              {.max_batch_tokens = Random(1, 80),
-                               .prefill_chunk = Random(1, 80),
-                               .enable_prefix_caching = Random(0, 3) > 0});
+    engine_ =
+        *Engine::Create(executor_.get(), tokenizer_,
+                        {.max_batch_tokens = Random(1, 80),
+                         .prefill_chunk = Random(1, 80),
+                         .enable_prefix_caching = Random(0, 3) > 0,
+                         .policy = std::array{"fcfs", "priority", "fair"}[static_cast<size_t>(Random(0, 2))],
+                         .itl_target_ms = Random(0, 1) * Random(1, 20) * 0.1,
+                         .preemption = Random(0, 1) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute,
+                         .clock = &clock_});
   }
 
   void Run(int num_steps) {
@@ -79,7 +88,8 @@ class Stress {
   }
 
   int64_t num_operations() const { return num_operations_; }
-  int64_t num_preemptions() const { return engine_->stats().preemptions; }
+  int64_t num_recomputes() const { return engine_->stats().recompute_preemptions; }
+  int64_t num_swaps() const { return engine_->stats().swap_preemptions; }
   int64_t num_cache_hits() const { return engine_->stats().cache_hit_tokens; }
   int num_cut() const { return num_cut_; }
   int num_failed() const { return num_failed_; }
@@ -89,6 +99,7 @@ class Stress {
 
   void Step(bool fails) {
     ScopedFault fault(fails ? Random(0, 1) == 0 ? "device.op" : "device.collect" : "never");
+    clock_.Advance(Random(0, 400));
     const Status status = engine_->Step();
     ASSERT_TRUE(status.ok()) << status.ToString();
   }
@@ -122,7 +133,13 @@ class Stress {
     request.all_logits = Random(0, 6) == 0;
     request.mtp_logits = Random(0, 6) == 0;
     request.priority = Random(-1, 1);
-    const auto id = engine_->Submit(request, CollectedOutput::Into(traffic.got));
+    request.tenant = std::string(Random(0, 1) == 0 ? "a" : "b");
+    request.n = Random(0, 3) == 0 ? Random(2, 4) : 1;
+    if (Random(0, 9) == 0) request.deadline_us = Random(1, 20000);
+    traffic.got->resize(static_cast<size_t>(request.n));
+    const auto id = engine_->Submit(request, [got = traffic.got](const RequestOutput& output) {
+      got->at(static_cast<size_t>(output.choice)).Take(output);
+    });
     const bool fits =
         static_cast<int32_t>(request.prompt_ids.size()) + (request.max_tokens > 0 ? 1 : 0) <= room_;
     if (fits) {
@@ -132,8 +149,16 @@ class Stress {
   }
 
   void Check(const Traffic& traffic) {
-    const CollectedOutput& got = *traffic.got;
-    CollectedOutput want = ExpectedOutput(executor_->model(), traffic.request, room_);
+    for (size_t i = 0; i < traffic.got->size(); ++i) {
+      Request own = traffic.request;
+      own.sampling.seed += i;
+      if (i > 0) own.prompt_logprobs = false;
+      CheckChoice(traffic, own, (*traffic.got)[i]);
+    }
+  }
+
+  void CheckChoice(const Traffic& traffic, const Request& own, const CollectedOutput& got) {
+    CollectedOutput want = ExpectedOutput(executor_->model(), own, room_);
     ASSERT_TRUE(got.finished);
     std::string text = tokenizer_->Decode(want.reason == FinishReason::kStop
                                               ? std::span(want.tokens).first(want.tokens.size() - 1)
@@ -167,6 +192,7 @@ class Stress {
 
   const Tokenizer* tokenizer_;
   std::mt19937_64 rng_;
+  ManualClock clock_;
   int32_t room_ = 0;
   std::unique_ptr<FakeExecutor> executor_;
   std::unique_ptr<Engine> engine_;
@@ -179,13 +205,14 @@ TEST(EngineStress, RandomTraffic) {
   const auto tokenizer = TinyTokenizer(::testing::TempDir() + "/cachalot_engine_stress_test");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
   ASSERT_TRUE(SetLogLevel("off").ok());  // steps fail on purpose
-  int64_t operations = 0, preemptions = 0, hits = 0, cut = 0, failed = 0;
+  int64_t operations = 0, recomputes = 0, swaps = 0, hits = 0, cut = 0, failed = 0;
   for (uint64_t seed = 1; seed <= 150 && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     Stress stress(tokenizer->get(), seed);
     stress.Run(200);
     operations += stress.num_operations();
-    preemptions += stress.num_preemptions();
+    recomputes += stress.num_recomputes();
+    swaps += stress.num_swaps();
     hits += stress.num_cache_hits();
     cut += stress.num_cut();
     failed += stress.num_failed();
@@ -193,7 +220,8 @@ TEST(EngineStress, RandomTraffic) {
   ASSERT_TRUE(SetLogLevel("info").ok());
   // All paths were walked.
   EXPECT_GT(operations, 100000);
-  EXPECT_GT(preemptions, 500);
+  EXPECT_GT(recomputes, 500);
+  EXPECT_GT(swaps, 200);
   EXPECT_GT(hits, 1000);
   EXPECT_GT(cut, 300);
   EXPECT_GT(failed, 200);

@@ -170,6 +170,8 @@ Result<RuntimeOptions> ResolveRuntime(const ModelOptions& options, const ModelSp
     return Unsupported("KV type '{}' is none of auto, f32, f16, bf16", options.kv_type);
   }
   RETURN_IF_ERROR(CheckRange("KV tokens", options.kv_tokens, 0, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckRange("swap tokens", options.swap_tokens, 0, int64_t{1} << 40));
+  runtime.swap_tokens = options.swap_tokens;
   runtime.kv_tokens = options.kv_tokens > 0 ? options.kv_tokens : int64_t{runtime.max_seqs} * runtime.max_context;
   runtime.mla_form = options.mla_form;
   return runtime;

@@ -32,6 +32,7 @@ struct ModelOptions {
   int32_t max_step_tokens = 512;
   int32_t max_logit_rows = 1;
   int64_t kv_tokens = 0;         // KV capacity over all sequences; 0: max_seqs * context
+  int64_t swap_tokens = 0;       // KV capacity for preempted sequences, beside it (EngineOptions::preemption)
   int32_t block_tokens = 16;
   bool use_mmap = true;
   bool mlock = false;

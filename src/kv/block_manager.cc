@@ -77,7 +77,15 @@ void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id,
       const int32_t copy = pool.Allocate();
       held.blocks.back() = copy;
       copies->push_back({.group = g, .from_block = shared, .to_block = copy});
-      writes->push_back({.slot = slot, .group = g, .index = held.num_entries() - 1, .block_id = copy});
+      // A fork may have said otherwise in this very step: an entry is written once.
+      const auto forked = std::find_if(writes->begin(), writes->end(), [&](const BlockWrite& write) {
+        return write.slot == slot && write.group == g && write.index == held.num_entries() - 1;
+      });
+      const BlockWrite write{.slot = slot, .group = g, .index = held.num_entries() - 1, .block_id = copy};
+      if (forked != writes->end())
+        *forked = write;
+      else
+        writes->push_back(write);
       pool.Unref(shared, step_id);  // this step still reads it
     }
     const int32_t num_entries = CeilDiv(num_tokens, group(g).block_tokens);

@@ -13,6 +13,10 @@ int64_t NumBlocks(const KvStoreOptions& options) {
   return CeilDiv(options.capacity_tokens, options.block_tokens) + options.max_seqs;
 }
 
+int64_t NumSwapBlocks(const KvGroupSpec& group, const KvStoreOptions& options) {
+  return group.home == DeviceType::kCpu ? CeilDiv(options.swap_tokens, options.block_tokens) : 0;
+}
+
 int64_t TableStride(const KvStoreOptions& options) { return CeilDiv(options.max_context, options.block_tokens); }
 
 }  // namespace
@@ -21,7 +25,8 @@ int64_t KvStore::PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStore
   int64_t bytes = 0;
   for (const auto& group : groups) {
     if (group.home != home) continue;
-    bytes += NumBlocks(options) * group.BlockBytes(options.dtype, options.block_tokens);
+    const int64_t num_blocks = NumBlocks(options) + NumSwapBlocks(group, options);
+    bytes += num_blocks * group.BlockBytes(options.dtype, options.block_tokens);
     bytes += options.max_seqs * TableStride(options) * static_cast<int64_t>(sizeof(int32_t));
   }
   return bytes;
@@ -41,11 +46,17 @@ Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const 
     Status status = on_gpu ? store.AddDevicePool(num_blocks * block_bytes, table_entries, &pool, &table)
                            : store.AddHostPool(num_blocks * block_bytes, table_entries, &pool, &table);
     if (!status.ok()) return status.WithContext("KV cache '" + group.name + "'");
+    const int64_t num_swap_blocks = NumSwapBlocks(group, options);
+    if (num_swap_blocks > INT32_MAX) return InvalidArgument("{} swap blocks, the limit is {}", num_swap_blocks, INT32_MAX);
+    auto swap_pool = Buffer::Allocate(num_swap_blocks * block_bytes);
+    if (!swap_pool.ok()) return swap_pool.status().WithContext("swap pool of KV cache '" + group.name + "'");
+    store.swap_pools_.push_back(std::move(swap_pool).value());
     store.infos_.push_back({.name = group.name,
                             .block_tokens = options.block_tokens,
                             .num_blocks = static_cast<int32_t>(num_blocks),
                             .window = group.window,
-                            .block_bytes = block_bytes});
+                            .block_bytes = block_bytes,
+                            .num_swap_blocks = static_cast<int32_t>(num_swap_blocks)});
     store.bindings_.push_back({.pool = pool,
                                .dtype = options.dtype,
                                .block_tokens = options.block_tokens,
@@ -96,6 +107,20 @@ void KvStore::Copy(const BlockCopy& copy) {
   const int64_t bytes = infos_[static_cast<size_t>(copy.group)].block_bytes;
   std::byte* pool = pools_[static_cast<size_t>(copy.group)].data();
   std::memcpy(pool + copy.to_block * bytes, pool + copy.from_block * bytes, static_cast<size_t>(bytes));
+}
+
+void KvStore::SwapOut(const BlockMove& move) {
+  const auto group = static_cast<size_t>(move.group);
+  const int64_t bytes = infos_[group].block_bytes;
+  std::memcpy(swap_pools_[group].data() + move.host_block * bytes, pools_[group].data() + move.device_block * bytes,
+              static_cast<size_t>(bytes));
+}
+
+void KvStore::SwapIn(const BlockMove& move) {
+  const auto group = static_cast<size_t>(move.group);
+  const int64_t bytes = infos_[group].block_bytes;
+  std::memcpy(pools_[group].data() + move.device_block * bytes, swap_pools_[group].data() + move.host_block * bytes,
+              static_cast<size_t>(bytes));
 }
 
 }  // namespace cachalot

@@ -19,6 +19,7 @@ struct KvStoreOptions {
   int32_t max_seqs = 1;
   int32_t max_context = 0;
   int64_t capacity_tokens = 0;  // over all sequences
+  int64_t swap_tokens = 0;      // places for blocks of preempted sequences, beside those of groups on the CPU
   const CudaBackend* cuda = nullptr;  // for groups that live on the GPU
 };
 
@@ -36,6 +37,8 @@ class KvStore {
   // Of a group on the CPU.
   void Write(const BlockWrite& write);
   void Copy(const BlockCopy& copy);
+  void SwapOut(const BlockMove& move);
+  void SwapIn(const BlockMove& move);
   // Of a group on the GPU, in the stream's order.
   Status CopyOnGpu(const BlockCopy& copy, void* stream) const;
 
@@ -46,6 +49,7 @@ class KvStore {
   std::vector<KvGroupInfo> infos_;
   const CudaBackend* cuda_ = nullptr;
   std::vector<Buffer> pools_;
+  std::vector<Buffer> swap_pools_;  // [groups]; empty for groups on the GPU, whose sequences are computed again
   std::vector<CudaBuffer> device_pools_;
   std::vector<CudaBuffer> device_tables_;
   std::vector<std::vector<int32_t>> tables_;  // [max_seqs, table_stride]

@@ -20,7 +20,8 @@ Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const 
                              .block_tokens = options.block_tokens,
                              .max_seqs = options.max_seqs,
                              .max_context = options.max_context,
-                             .capacity_tokens = options.kv_tokens};
+                             .capacity_tokens = options.kv_tokens,
+                             .swap_tokens = options.swap_tokens};
   memory.kv_bytes = KvStore::PlanBytes(KvGroups(spec, with_mtp), kv);
   const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
   const int64_t tile = LogitTile(options);
@@ -44,7 +45,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
                                                                          .block_tokens = options.block_tokens,
                                                                          .max_seqs = options.max_seqs,
                                                                          .max_context = options.max_context,
-                                                                         .capacity_tokens = options.kv_tokens}));
+                                                                         .capacity_tokens = options.kv_tokens,
+                                                                         .swap_tokens = options.swap_tokens}));
   const int64_t workspace_bytes =
       std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, tile, options.num_threads),
                SampleWorkspaceBytes(spec.vocab_size));
@@ -88,6 +90,8 @@ Status Runtime::Launch(const StepPlan& plan) {
   CHECK(!pending_) << "depth 0: collect a step before the next";
   CHECK(plan.num_tokens() <= options_.max_step_tokens && plan.rows.size() <= slots_.size());
   if (FaultHits("device.op")) return DeviceError("step {}: injected fault", plan.step_id);
+  for (const BlockMove& move : plan.swap_outs) kv_.SwapOut(move);
+  for (const BlockMove& move : plan.swap_ins) kv_.SwapIn(move);
   for (const SlotSetup& setup : plan.setups) {
     slots_[static_cast<size_t>(setup.slot)].Reset(
         setup.sampling, std::span(plan.history_ids).subspan(setup.history_begin, setup.history_len),
@@ -97,6 +101,8 @@ Status Runtime::Launch(const StepPlan& plan) {
   for (const BlockWrite& write : plan.block_writes) kv_.Write(write);
   result_.Clear();
   result_.step_id = plan.step_id;
+  pending_ = true;
+  if (plan.rows.empty()) return Status::Ok();  // moves only
   Gather(plan);
   const ModelSpec& spec = model_->spec();
   result_.expert_counts.assign(static_cast<size_t>(spec.num_moe_layers() * spec.moe.num_experts), 0);
@@ -110,7 +116,6 @@ Status Runtime::Launch(const StepPlan& plan) {
                           .expert_counts = result_.expert_counts.data()});
   Output(plan);
   CHECK(workspace_.used() == 0);
-  pending_ = true;
   return Status::Ok();
 }
 

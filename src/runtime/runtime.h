@@ -24,6 +24,7 @@ struct RuntimeOptions {
   DType kv_dtype = DType::kF16;
   int32_t block_tokens = 16;
   int64_t kv_tokens = 0;        // 0: max_seqs * max_context
+  int64_t swap_tokens = 0;      // of preempted sequences (PreemptionMode::kSwap)
   MlaForm mla_form = MlaForm::kByCost;
 };
 

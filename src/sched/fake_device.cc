@@ -62,6 +62,14 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
     }
     slots_[static_cast<size_t>(write.slot)].tables[group][static_cast<size_t>(write.index)] = write.block_id;
   }
+  // They may be applied in any order.
+  written_.clear();
+  for (const BlockWrite& write : plan.block_writes)
+    written_.push_back({write.slot, write.group, write.index});
+  std::sort(written_.begin(), written_.end());
+  if (std::adjacent_find(written_.begin(), written_.end()) != written_.end()) {
+    return Internal("step {} writes an entry of a block table twice", plan.step_id);
+  }
   // All writes before all reads, as in a layer: a row must not see another's tokens even then.
   for (const PlanRow& row : plan.rows) {
     Slot& slot = slots_[static_cast<size_t>(row.slot)];

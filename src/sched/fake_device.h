@@ -4,6 +4,7 @@
 // that a row reads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -71,6 +72,7 @@ class FakeDevice {
   std::vector<std::vector<Cell>> host_cells_;  // the same of the swap pools
   std::vector<int32_t> tokens_;                // of the row being computed
   std::vector<uint64_t> hidden_;
+  std::vector<std::array<int32_t, 3>> written_;  // slot, group, index
   uint64_t num_residencies_ = 0;
   uint64_t step_id_ = 0;
   uint64_t completed_step_ = 0;

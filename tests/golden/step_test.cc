@@ -118,6 +118,87 @@ TEST(Step, AllocatesNothingInSteadyState) {
   }
 }
 
+// What a schedule may not change: the tokens, in any batch, of any chunks, with and without what others left in the
+// prefix cache, and however often a sequence was preempted.
+struct Schedule {
+  const char* what;
+  int32_t chunk = 512;
+  int32_t max_seqs = 8;
+  int64_t kv_tokens = 0;  // 0: enough
+  bool prefix_caching = true;
+  PreemptionMode preemption = PreemptionMode::kRecompute;
+};
+
+struct Generated {
+  std::vector<std::vector<int32_t>> tokens;
+  EngineStats stats;
+};
+
+Generated Generate(const std::string& dummy, const Schedule& schedule) {
+  ModelOptions options;
+  options.dummy = dummy;
+  options.num_threads = 2;
+  options.max_seqs = schedule.max_seqs;
+  options.context = 128;
+  options.kv_tokens = schedule.kv_tokens;
+  options.swap_tokens = schedule.kv_tokens;
+  options.deterministic = true;
+  auto bundle = OpenModel(options);
+  EXPECT_TRUE(bundle.ok()) << bundle.status().ToString();
+  EngineOptions engine_options;
+  engine_options.prefill_chunk = schedule.chunk;
+  engine_options.enable_prefix_caching = schedule.prefix_caching;
+  engine_options.preemption = schedule.preemption;
+  auto engine = Engine::Create(bundle->runtime.get(), nullptr, engine_options);
+  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  Generated generated;
+  // Pairs begin alike; one comes when the other has left its blocks behind.
+  for (int32_t wave = 0; wave < 2; ++wave) {
+    for (int32_t i = 0; i < 6; ++i) {
+      const size_t at = generated.tokens.size();
+      generated.tokens.emplace_back();
+      Request request;
+      for (int32_t t = 0; t < 40; ++t) request.prompt_ids.push_back(3 + (i * 31 + t * 7) % 200);
+      for (int32_t t = 0; t < 5 + i; ++t) request.prompt_ids.push_back(3 + (wave * 50 + t * 11) % 200);
+      request.max_tokens = 30;
+      request.ignore_eos = true;
+      if (i % 2 == 1) request.sampling = {.temperature = 0.8f, .repetition_penalty = 1.1f, .seed = 7, .logit_bias = {}};
+      EXPECT_TRUE((*engine)->Submit(std::move(request), [&generated, at](const RequestOutput& output) {
+        auto& tokens = generated.tokens[at];
+        tokens.insert(tokens.end(), output.token_ids.begin(), output.token_ids.end());
+      }).ok());
+    }
+    EXPECT_TRUE((*engine)->RunUntilIdle().ok());
+  }
+  generated.stats = (*engine)->stats();
+  return generated;
+}
+
+TEST(Step, NoScheduleChangesAToken) {
+  for (const char* dummy : {"tiny-llama", "tiny-deepseek-v3"}) {
+    const Generated alone = Generate(dummy, {.what = "alone", .max_seqs = 1, .prefix_caching = false});
+    const Schedule schedules[] = {
+        {.what = "batched", .prefix_caching = false},
+        {.what = "prefix cache"},
+        {.what = "chunks of 16", .chunk = 16},
+        {.what = "chunks of 16, no prefix cache", .chunk = 16, .prefix_caching = false},
+        {.what = "recomputed", .kv_tokens = 200, .prefix_caching = false},
+        {.what = "recomputed from the prefix cache", .chunk = 16, .kv_tokens = 200},
+        {.what = "swapped", .kv_tokens = 200, .prefix_caching = false, .preemption = PreemptionMode::kSwap},
+        {.what = "swapped, prefix cache", .chunk = 16, .kv_tokens = 200, .preemption = PreemptionMode::kSwap},
+    };
+    for (const Schedule& schedule : schedules) {
+      SCOPED_TRACE(std::string(dummy) + ", " + schedule.what);
+      const Generated got = Generate(dummy, schedule);
+      EXPECT_EQ(got.tokens, alone.tokens);
+      const bool tight = schedule.kv_tokens > 0;
+      EXPECT_EQ(got.stats.cache_hit_tokens > 0, schedule.prefix_caching);
+      EXPECT_EQ(got.stats.recompute_preemptions > 0, tight && schedule.preemption == PreemptionMode::kRecompute);
+      EXPECT_EQ(got.stats.swap_preemptions > 0, tight && schedule.preemption == PreemptionMode::kSwap);
+    }
+  }
+}
+
 std::vector<float> PromptLogits(Opened* opened) {
   std::vector<float> logits;
   Request request;
