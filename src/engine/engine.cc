@@ -362,6 +362,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   scheduling.preemption = options.preemption;
   ASSIGN_OR_RETURN(auto policy, MakeSchedulingPolicy(options.policy));
   ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, std::move(policy)));
+  scheduler->RecordTo(options.trace);
   return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler), options));
 }
 

@@ -18,6 +18,7 @@
 namespace cachalot {
 
 class Tokenizer;
+struct SchedulerTrace;
 
 enum class FinishReason {
   kStop,       // an end-of-generation token or a stop string
@@ -77,6 +78,7 @@ struct EngineOptions {
   PreemptionMode preemption = PreemptionMode::kRecompute;
   int32_t max_waiting = 0;           // while so many sequences wait, Submit refuses (kExhausted). 0: any number
   const Clock* clock = nullptr;      // null: the machine's. Must outlive the engine
+  SchedulerTrace* trace = nullptr;   // gets all that decides the schedule, to replay it (sched/scheduler_trace.h); grows
 };
 
 struct EngineStats {

@@ -1,10 +1,13 @@
 // What a server asks of an engine: choices, deadlines, a bounded queue, policies, both ways of preemption,
 // counters.
+#include <algorithm>
 #include <cmath>
 
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_testing.h"
+#include "sched/policy/policies.h"
+#include "sched/scheduler_trace.h"
 
 namespace cachalot {
 namespace {
@@ -207,6 +210,38 @@ TEST_F(EngineServingTest, RefusesWhatCannotBeMeant) {
   EXPECT_NE(SubmitError(with([](Request& r) { r.tenant_weight = 0; })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.tenant_weight = std::nan(""); })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.deadline_us = -1; })), "");
+}
+
+// With the trace of a run its schedule can be made again, without a model.
+TEST_F(EngineServingTest, AScheduleReplaysFromItsTrace) {
+  ManualClock clock;
+  SchedulerTrace trace;
+  const ExecutorInfo info = Info(40, /*depth=*/1);
+  Create(info, {.policy = "fair", .itl_target_ms = 5, .clock = &clock, .trace = &trace});
+  for (int32_t i = 0; i < 10; ++i) {
+    Request request = MakeRequest(Prompt(20 + i, i % 3), 30);
+    request.tenant = std::string(i % 2 == 0 ? "a" : "b");
+    request.n = 1 + i % 3;
+    SubmitChoices(request);
+    clock.Advance(700 + 100 * i);
+    ASSERT_TRUE(engine_->Step().ok());
+  }
+  while (engine_->HasWork()) {
+    clock.Advance(900);
+    ASSERT_TRUE(engine_->Step().ok());
+  }
+  const SchedulerLimits limits{.max_seqs = info.max_seqs,
+                               .max_step_tokens = info.max_step_tokens,
+                               .max_context = info.max_context,
+                               .vocab_size = info.vocab_size,
+                               .max_logit_rows = info.max_logit_rows,
+                               .depth = info.depth,
+                               .kv_groups = info.kv_groups};
+  const auto plans = ReplayTrace(trace, limits, {.itl_target_us = 5000}, *MakeSchedulingPolicy("fair"));
+  ASSERT_TRUE(plans.ok()) << plans.status().ToString();
+  const auto num_steps =
+      std::count_if(plans->begin(), plans->end(), [](const StepPlan& plan) { return !plan.empty(); });
+  EXPECT_EQ(static_cast<uint64_t>(num_steps), engine_->stats().steps);
 }
 
 TEST_F(EngineServingTest, CountsWhatAServerShows) {

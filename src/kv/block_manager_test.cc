@@ -118,6 +118,64 @@ TEST(BlockManager, WindowsKeepTheIndexAndFreeTheBlock) {
   EXPECT_EQ(manager.pool(0).num_free(), 8);
 }
 
+TEST(BlockManager, ForksOfAWindowTakeWhatIsRead) {
+  BlockManager manager({Group(10, 4), Group(10, 4, /*window=*/5)}, 3, 40);
+  Plan plan;
+  manager.Allocate(0, 22, 1, &plan.writes, &plan.copies);
+  EXPECT_TRUE(manager.CanFork(0, 21));
+  EXPECT_FALSE(manager.CanFork(0, 23));
+  manager.DropBehindWindow(0, 22, 1);
+  EXPECT_TRUE(manager.CanFork(0, 21)) << "position 21 reads from 17";
+  EXPECT_FALSE(manager.CanFork(0, 12)) << "position 12 reads from 8, which is dropped";
+  EXPECT_EQ(manager.CountForked(0, 21), 5);
+  EXPECT_EQ(manager.CountForked(1, 21), 1);
+  plan.writes.clear();
+  manager.Fork(0, 1, 21, &plan.writes);
+  EXPECT_EQ(manager.table(1, 1).num_dropped, 4);
+  EXPECT_EQ(plan.writes.size(), 6u + 2u);
+  // In the same step it writes on: its copy of the last block, and no entry twice.
+  manager.Allocate(1, 22, 2, &plan.writes, &plan.copies);
+  EXPECT_EQ(plan.copies.size(), 2u);
+  EXPECT_EQ(plan.writes.size(), 6u + 2u);
+  EXPECT_EQ(plan.writes[5].block_id, plan.copies[0].to_block);
+}
+
+TEST(BlockManager, SwapsOutAndIn) {
+  std::vector<KvGroupInfo> groups = {Group(6, 4), Group(6, 4, /*window=*/5)};
+  groups[0].num_swap_blocks = 5;
+  groups[1].num_swap_blocks = 2;
+  BlockManager manager(groups, 2, 24);
+  Plan plan;
+  std::vector<BlockMove> outs, ins;
+  manager.Allocate(0, 18, 1, &plan.writes, &plan.copies);
+  EXPECT_FALSE(manager.CanSwapOut(0)) << "five blocks of the window group are held, two fit on the host";
+  manager.DropBehindWindow(0, 18, 1);
+  manager.Release(1);
+  ASSERT_TRUE(manager.CanSwapOut(0));
+  const std::vector<int32_t> before = manager.table(0, 0).blocks;
+  SwappedTables swapped;
+  manager.SwapOut(0, 2, &swapped, &outs);
+  ASSERT_EQ(outs.size(), 5u + 2u);
+  EXPECT_EQ(outs[0].device_block, before[0]);
+  EXPECT_EQ(manager.pool(0).num_pending(), 5) << "the step that moves them reads them";
+  EXPECT_EQ(manager.swap_pool(0).num_free(), 0);
+  manager.Release(2);
+  EXPECT_EQ(manager.pool(0).num_free(), 6);
+
+  plan.writes.clear();
+  manager.SwapIn(1, 3, &swapped, &plan.writes, &ins);
+  EXPECT_TRUE(swapped.empty());
+  ASSERT_EQ(ins.size(), 7u);
+  EXPECT_EQ(plan.writes.size(), 7u);
+  for (size_t i = 0; i < ins.size(); ++i) EXPECT_EQ(ins[i].host_block, outs[i].host_block);
+  EXPECT_EQ(manager.table(1, 0).num_tokens, 18);
+  EXPECT_EQ(manager.table(1, 1).num_dropped, 3);
+  EXPECT_EQ(manager.swap_pool(0).num_pending(), 5) << "and so does the step that moves them back";
+  manager.Release(3);
+  EXPECT_EQ(manager.swap_pool(0).num_free(), 5);
+  EXPECT_EQ(manager.swap_pool(1).num_free(), 2);
+}
+
 // PeakBlocks and SequenceLimits against a run of every chunk size: never too few, and for a window not more
 // than one block too many.
 TEST(BlockManager, PeakBlocksBoundsEveryRun) {

@@ -109,6 +109,7 @@ class Scheduler {
     int32_t num_computed = 0;
   };
   bool WaitsForPrompt(const Sequence& seq) const;
+  bool WaitsForPrefix(const Sequence& seq, const Start& start) const;
   Sequence* Head() const;
   void SumPromises();
   void PromiseMemory(const Sequence& seq);

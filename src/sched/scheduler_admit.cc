@@ -5,6 +5,11 @@
 #include "sched/scheduler.h"
 
 namespace cachalot {
+namespace {
+
+constexpr int32_t kMaxAside = 64;  // newcomers that are passed over in one step; each costs a look
+
+}  // namespace
 
 // It shares a prompt that another sequence is about to compute. In this step is too late: blocks are copied
 // before.
@@ -36,15 +41,21 @@ void Scheduler::Displace(StepPlan* plan) {
   }
 }
 
-// In order, and nobody overtakes: a large request would wait for ever. (Who waits for another's prompt stands
-// aside: it is at the head again when that is there.)
+// In order, and nobody overtakes: a large request would wait for ever. (Who waits for what another computes
+// stands aside: that one advances, and then it is at the head again.)
 void Scheduler::Admit(StepPlan* plan) {
   if (waiting_.empty() || num_running() == max_running_ || budget_left_ == 0) return;
   SumPromises();
-  while (Sequence* seq = Head()) {
-    const Start start = FindStart(seq);
+  int32_t num_aside = 0;
+  for (size_t i = waiting_.size(); i-- > 0 && num_aside < kMaxAside;) {
+    Sequence* seq = waiting_[i];
+    const Start start = WaitsForPrompt(*seq) ? Start{} : FindStart(seq);
+    if (WaitsForPrompt(*seq) || WaitsForPrefix(*seq, start)) {
+      ++num_aside;
+      continue;
+    }
     if (!CanAdmit(*seq, start, /*soon=*/false)) break;
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), seq));
+    waiting_.erase(waiting_.begin() + static_cast<ptrdiff_t>(i));
     Enter(seq, start, plan);
     Take(seq);
     blocks_.Allocate(seq->slot, seq->num_computed + seq->q_len, plan->step_id, &plan->block_writes,
@@ -52,6 +63,21 @@ void Scheduler::Admit(StepPlan* plan) {
     PromiseMemory(*seq);
     AddRow(seq, plan);
   }
+}
+
+// Somebody who runs is about to publish what it would otherwise compute itself, and that is much.
+bool Scheduler::WaitsForPrefix(const Sequence& seq, const Start& start) const {
+  if (start.kind != Start::kPrefix || seq.page_keys.empty()) return false;
+  const auto first = static_cast<size_t>(start.num_computed / blocks_.page_tokens());
+  for (const Sequence* other : running_) {
+    size_t page = first;
+    const size_t end = std::min(seq.page_keys.size(), other->page_keys.size());
+    if (other->num_published > first || page >= end) continue;
+    while (page < end && seq.page_keys[page] == other->page_keys[page]) ++page;
+    if (static_cast<int64_t>(page - first) * blocks_.page_tokens() >= options_.await_prefix_tokens)
+      return true;
+  }
+  return false;
 }
 
 void Scheduler::SumPromises() {

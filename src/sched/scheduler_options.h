@@ -38,6 +38,8 @@ struct SchedulerOptions {
       0;  // time between two tokens of a running stream that prompts must not spoil; 0: none
   int32_t min_prompt_tokens = 16;  // that a step may take in any case, beside running streams
   bool enable_prefix_caching = true;
+  // A newcomer waits while a running sequence computes so many tokens, or more, that it could take over then.
+  int32_t await_prefix_tokens = 256;
   PreemptionMode preemption = PreemptionMode::kRecompute;
 };
 
@@ -54,6 +56,7 @@ inline constexpr SchedulerKnob kSchedulerKnobs[] = {
     {"prefill_chunk", "tokens", 1, 1 << 20, &SchedulerOptions::prefill_chunk},
     {"itl_target_us", "us", 0, 1 << 30, &SchedulerOptions::itl_target_us},
     {"min_prompt_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::min_prompt_tokens},
+    {"await_prefix_tokens", "tokens", 1, 1 << 30, &SchedulerOptions::await_prefix_tokens},
     {"reserve_blocks_per_seq", "blocks", 0, 1 << 10, &SchedulerOptions::reserve_blocks_per_seq},
 };
 

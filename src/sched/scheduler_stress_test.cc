@@ -34,6 +34,7 @@ TEST(SchedulerStress, RandomTraffic) {
                              .prefill_chunk = random(1, 40),
                              .reserve_blocks_per_seq = random(0, 1)};
     options.enable_prefix_caching = random(0, 2) > 0;
+    options.await_prefix_tokens = random(1, 40);
     options.preemption = random(0, 1) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
     for (KvGroupInfo& group : limits.kv_groups) group.num_swap_blocks = random(0, 30);
     if (random(0, 1) == 0) options.itl_target_us = random(1, 2000);

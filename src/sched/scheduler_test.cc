@@ -288,6 +288,34 @@ TEST(Scheduler, PlansNothingBeyondMaxTokensOrTheContext) {
   }
 }
 
+// Many requests with one long beginning that come together: it is computed once.
+TEST(Scheduler, NewcomersWaitForAPrefixThatIsBeingComputed) {
+  for (int32_t depth : {0, 1}) {
+    SchedulerLimits limits = TestLimits(400);
+    limits.max_step_tokens = 512;
+    limits.max_context = 800;
+    limits.depth = depth;
+    SchedulerDriver driver(limits, {.await_prefix_tokens = 64});
+    std::map<uint64_t, std::vector<int32_t>> expected;
+    for (int32_t i = 0; i < 5; ++i) {
+      std::vector<int32_t> prompt = TestPrompt(i == 4 ? 60 : 300);
+      prompt.push_back(i);
+      const auto tokens = driver.model().Generate(prompt, {}, 5);
+      expected[driver.Add(TestSpec(prompt, 5))] = tokens;
+    }
+    const uint64_t other = driver.Add(TestSpec(TestPrompt(20, 3), 5));
+    expected[other] = driver.model().Generate(TestPrompt(20, 3), {}, 5);
+    ASSERT_TRUE(driver.Step());
+    EXPECT_EQ(driver.scheduler().num_running(), 3)
+        << "the first, one with little in common, and one with nothing";
+    EXPECT_EQ(driver.seq(other).state, SequenceState::kRunning);
+    driver.Run();
+    EXPECT_EQ(driver.done, expected);
+    EXPECT_EQ(driver.scheduler().counters().prompt_tokens, 301 + 3 * 1 + 61 + 20);
+    EXPECT_EQ(driver.scheduler().counters().cache_hit_tokens, 3 * 300);
+  }
+}
+
 TEST(Scheduler, TheSameCallsGiveTheSamePlans) {
   SchedulerDriver first(TestLimits(12)), second(TestLimits(12));
   for (SchedulerDriver* driver : {&first, &second}) {
