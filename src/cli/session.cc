@@ -16,9 +16,9 @@
 namespace cachalot {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
-double Seconds(Clock::time_point from, Clock::time_point to) {
+double Seconds(SteadyClock::time_point from, SteadyClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -71,16 +71,20 @@ Status CheckMemory(const ModelOptions& options) {
 Session::~Session() = default;
 
 Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, int32_t chunk) {
-  const auto start = Clock::now();
+  EngineOptions engine;
+  engine.max_batch_tokens = std::max(options.max_step_tokens, options.max_seqs);  // as the runtime has it
+  engine.prefill_chunk = chunk > 0 ? chunk : engine.max_batch_tokens;
+  return Open(options, engine);
+}
+
+Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, EngineOptions engine) {
+  const auto start = SteadyClock::now();
   RETURN_IF_ERROR(CheckMemory(options));
   std::unique_ptr<Session> session(new Session);
   ASSIGN_OR_RETURN(session->bundle_, OpenModel(options));
-  EngineOptions engine;
-  engine.max_batch_tokens = session->bundle_.runtime->info().max_step_tokens;
-  engine.prefill_chunk = chunk > 0 ? chunk : engine.max_batch_tokens;
   ASSIGN_OR_RETURN(session->engine_,
                    Engine::Create(session->bundle_.runtime.get(), session->bundle_.tokenizer.get(), engine));
-  session->load_seconds_ = Seconds(start, Clock::now());
+  session->load_seconds_ = Seconds(start, SteadyClock::now());
   return session;
 }
 
@@ -120,12 +124,12 @@ Result<Answer> Session::Generate(Request request,
     const auto ids = bundle_.tokenizer->stop_ids();
     request.stop_ids.assign(ids.begin(), ids.end());
   }
-  const auto start = Clock::now();
+  const auto start = SteadyClock::now();
   auto first = start;
   Status status;
   ASSIGN_OR_RETURN(const uint64_t id, engine_->Submit(std::move(request), [&](const RequestOutput& output) {
     if (!output.token_ids.empty()) {
-      if (answer.stats.generated_tokens == 0) first = Clock::now();
+      if (answer.stats.generated_tokens == 0) first = SteadyClock::now();
       answer.stats.generated_tokens += static_cast<int64_t>(output.token_ids.size());
     }
     answer.text += output.text;
@@ -138,7 +142,7 @@ Result<Answer> Session::Generate(Request request,
     if (answer.interrupted || !status.ok()) engine_->Cancel(id);
     RETURN_IF_ERROR(engine_->Step());
   }
-  const auto end = Clock::now();
+  const auto end = SteadyClock::now();
   if (answer.stats.generated_tokens == 0) first = end;
   answer.stats.prompt_seconds = Seconds(start, first);
   answer.stats.generate_seconds = Seconds(first, end);

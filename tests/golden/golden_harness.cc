@@ -56,7 +56,10 @@ Result<Outcome> GoldenHarness::Generate(const GoldenCase& golden, size_t prompt_
     if (output.finished && output.finish_reason == FinishReason::kError) error = output.error;
   }));
   (void)id;
-  RETURN_IF_ERROR(engine_->RunUntilIdle());
+  while (engine_->HasWork()) {
+    RETURN_IF_ERROR(engine_->Step());
+    run.experts.push_back(engine_->last_result().expert_counts);
+  }
   if (!error.ok()) return error;
   return run;
 }

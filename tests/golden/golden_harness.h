@@ -19,6 +19,7 @@ struct Outcome {
   std::vector<float> logits;       // of the prompt, [tokens, vocab]
   std::vector<int32_t> generated;
   std::vector<float> generated_logits;
+  std::vector<std::vector<int32_t>> experts;  // of each step: tokens sent to each expert (at depth 0)
 };
 
 struct Variant {

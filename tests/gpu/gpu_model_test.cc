@@ -71,25 +71,35 @@ TEST_P(GpuModelTest, ExactLogitsMatch) {
   }
 }
 
+// 16-bit rounding may send a token to other experts where its router's choice was near a tie; such a token is another
+// token, and is counted instead of compared. Token by token, so that each one's experts are known.
 TEST_P(GpuModelTest, FastLogitsPointTheSameWay) {
-  for (const int32_t chunk : {512, 7}) {
-    Variant variant = Gpu();
-    variant.gpu_exact = false;
-    variant.kv_type = "f16";
-    variant.chunk = chunk;
-    variant.num_others = chunk == 7 ? 3 : 0;
-    const Outcome run = Prompt(variant);
+  Variant exact = Gpu();
+  exact.chunk = 1;
+  exact.gpu_depth = 0;
+  Variant fast = exact;
+  fast.gpu_exact = false;
+  fast.kv_type = "f16";
+  const Outcome want_experts = Prompt(exact);
+  const Outcome tokenwise = Prompt(fast);
+  ASSERT_EQ(tokenwise.experts.size(), want_experts.experts.size());
+  const auto vocab = static_cast<size_t>(golden_.vocab);
+  std::vector<bool> rerouted(golden_.tokens.size());
+  for (size_t t = 0; t < rerouted.size(); ++t) rerouted[t] = tokenwise.experts[t] != want_experts.experts[t];
+  const auto num_rerouted = std::count(rerouted.begin(), rerouted.end(), true);
+  EXPECT_LE(num_rerouted, static_cast<int64_t>(rerouted.size()) / 20);
+  for (const int32_t chunk : {1, 7, 512}) {
+    fast.chunk = chunk;
+    fast.num_others = chunk == 7 ? 3 : 0;
+    const Outcome run = chunk == 1 ? tokenwise : Prompt(fast);
     ASSERT_EQ(run.logits.size(), golden_.logits.size());
-    const auto vocab = static_cast<size_t>(golden_.vocab);
-    double worst = 1.0;
     for (size_t t = 0; t < golden_.tokens.size(); ++t) {
+      if (rerouted[t]) continue;
       const float* want = golden_.logits.data() + t * vocab;
       const float* got = run.logits.data() + t * vocab;
-      worst = std::min(worst, CosineOf(got, want, vocab));
+      EXPECT_GE(CosineOf(got, want, vocab), kFastCosine) << "chunk " << chunk << ", position " << t << ", " << num_rerouted << " rerouted";
       if (Margin(want, golden_.vocab) > kFastMargin) EXPECT_EQ(ArgMax(got, golden_.vocab), ArgMax(want, golden_.vocab)) << "position " << t;
     }
-    EXPECT_GE(worst, kFastCosine) << "chunk " << chunk;
-    RecordProperty("worst_cosine", std::to_string(worst));
   }
 }
 
