@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/common/cuda_step.h"
-#include "kernels/step/step_cuda.h"
+#include "kernels/step/step.h"
 #include "model/model.h"
 #include "runtime/cuda_step_input.h"
 #include "runtime/runtime.h"

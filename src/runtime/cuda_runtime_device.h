@@ -14,6 +14,7 @@ namespace cachalot {
 struct CudaRuntime::InFlight {
   const StepPlan* plan = nullptr;
   bool active = false;
+  bool moves_only = false;
   std::byte* input_host = nullptr;
   std::byte* output_host = nullptr;
   TokenLogprob* top_host = nullptr;  // [wanted, kMaxCudaTopLogprobs]

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/cuda/cuda_library.h"
-#include "kernels/step/step_cuda.h"
+#include "kernels/step/step.h"
 
 namespace cachalot {
 

@@ -13,9 +13,7 @@ int64_t NumBlocks(const KvStoreOptions& options) {
   return CeilDiv(options.capacity_tokens, options.block_tokens) + options.max_seqs;
 }
 
-int64_t NumSwapBlocks(const KvGroupSpec& group, const KvStoreOptions& options) {
-  return group.home == DeviceType::kCpu ? CeilDiv(options.swap_tokens, options.block_tokens) : 0;
-}
+int64_t NumSwapBlocks(const KvStoreOptions& options) { return CeilDiv(options.swap_tokens, options.block_tokens); }
 
 int64_t TableStride(const KvStoreOptions& options) { return CeilDiv(options.max_context, options.block_tokens); }
 
@@ -24,9 +22,10 @@ int64_t TableStride(const KvStoreOptions& options) { return CeilDiv(options.max_
 int64_t KvStore::PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options, DeviceType home) {
   int64_t bytes = 0;
   for (const auto& group : groups) {
+    const int64_t block_bytes = group.BlockBytes(options.dtype, options.block_tokens);
+    if (home == DeviceType::kCpu) bytes += NumSwapBlocks(options) * block_bytes;  // of every group
     if (group.home != home) continue;
-    const int64_t num_blocks = NumBlocks(options) + NumSwapBlocks(group, options);
-    bytes += num_blocks * group.BlockBytes(options.dtype, options.block_tokens);
+    bytes += NumBlocks(options) * block_bytes;
     bytes += options.max_seqs * TableStride(options) * static_cast<int64_t>(sizeof(int32_t));
   }
   return bytes;
@@ -46,11 +45,10 @@ Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const 
     Status status = on_gpu ? store.AddDevicePool(num_blocks * block_bytes, table_entries, &pool, &table)
                            : store.AddHostPool(num_blocks * block_bytes, table_entries, &pool, &table);
     if (!status.ok()) return status.WithContext("KV cache '" + group.name + "'");
-    const int64_t num_swap_blocks = NumSwapBlocks(group, options);
+    const int64_t num_swap_blocks = NumSwapBlocks(options);
     if (num_swap_blocks > INT32_MAX) return InvalidArgument("{} swap blocks, the limit is {}", num_swap_blocks, INT32_MAX);
-    auto swap_pool = Buffer::Allocate(num_swap_blocks * block_bytes);
-    if (!swap_pool.ok()) return swap_pool.status().WithContext("swap pool of KV cache '" + group.name + "'");
-    store.swap_pools_.push_back(std::move(swap_pool).value());
+    status = store.AddSwapPool(on_gpu, num_swap_blocks * block_bytes);
+    if (!status.ok()) return status.WithContext("swap pool of KV cache '" + group.name + "'");
     store.infos_.push_back({.name = group.name,
                             .block_tokens = options.block_tokens,
                             .num_blocks = static_cast<int32_t>(num_blocks),
@@ -89,6 +87,31 @@ Status KvStore::AddDevicePool(int64_t bytes, size_t table_entries, std::byte** p
   *pool = device_pools_.back().data();
   *table = device_tables_.back().as<int32_t>();
   return Status::Ok();
+}
+
+Status KvStore::AddSwapPool(bool on_gpu, int64_t bytes) {
+  swap_pools_.emplace_back();
+  pinned_pools_.emplace_back();
+  if (on_gpu) {
+    ASSIGN_OR_RETURN(pinned_pools_.back(), CudaHostBuffer::Allocate(cuda_, bytes));
+  } else {
+    ASSIGN_OR_RETURN(swap_pools_.back(), Buffer::Allocate(bytes));
+  }
+  return Status::Ok();
+}
+
+Status KvStore::SwapOutOfGpu(const BlockMove& move, void* stream) const {
+  const auto group = static_cast<size_t>(move.group);
+  const int64_t bytes = infos_[group].block_bytes;
+  return FromCuda(cuda_->copy(pinned_pools_[group].data() + move.host_block * bytes,
+                              device_pools_[group].data() + move.device_block * bytes, bytes, stream));
+}
+
+Status KvStore::SwapIntoGpu(const BlockMove& move, void* stream) const {
+  const auto group = static_cast<size_t>(move.group);
+  const int64_t bytes = infos_[group].block_bytes;
+  return FromCuda(cuda_->copy(device_pools_[group].data() + move.device_block * bytes,
+                              pinned_pools_[group].data() + move.host_block * bytes, bytes, stream));
 }
 
 Status KvStore::CopyOnGpu(const BlockCopy& copy, void* stream) const {

@@ -1,5 +1,5 @@
 // KvStore: the memory behind KV blocks and block tables, by group, each where its layers live. Tables of GPU groups are
-// written by the step itself (kernels/step/step_cuda.h).
+// written by the step itself (kernels/step/step.h).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct KvStoreOptions {
   int32_t max_seqs = 1;
   int32_t max_context = 0;
   int64_t capacity_tokens = 0;  // over all sequences
-  int64_t swap_tokens = 0;      // places for blocks of preempted sequences, beside those of groups on the CPU
+  int64_t swap_tokens = 0;      // places on the host for blocks of preempted sequences
   const CudaBackend* cuda = nullptr;  // for groups that live on the GPU
 };
 
@@ -41,15 +41,20 @@ class KvStore {
   void SwapIn(const BlockMove& move);
   // Of a group on the GPU, in the stream's order.
   Status CopyOnGpu(const BlockCopy& copy, void* stream) const;
+  Status SwapOutOfGpu(const BlockMove& move, void* stream) const;
+  Status SwapIntoGpu(const BlockMove& move, void* stream) const;
 
  private:
   Status AddHostPool(int64_t bytes, size_t table_entries, std::byte** pool, const int32_t** table);
   Status AddDevicePool(int64_t bytes, size_t table_entries, std::byte** pool, const int32_t** table);
 
+  Status AddSwapPool(bool on_gpu, int64_t bytes);
+
   std::vector<KvGroupInfo> infos_;
   const CudaBackend* cuda_ = nullptr;
   std::vector<Buffer> pools_;
-  std::vector<Buffer> swap_pools_;  // [groups]; empty for groups on the GPU, whose sequences are computed again
+  std::vector<Buffer> swap_pools_;            // [groups] of groups on the CPU
+  std::vector<CudaHostBuffer> pinned_pools_;  // [groups] of groups on the GPU: page-locked
   std::vector<CudaBuffer> device_pools_;
   std::vector<CudaBuffer> device_tables_;
   std::vector<std::vector<int32_t>> tables_;  // [max_seqs, table_stride]

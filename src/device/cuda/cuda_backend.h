@@ -103,7 +103,7 @@ struct CudaBackend {
   CudaStatus (*mla_assemble)(const CudaExec& exec, const CudaMlaAssembleParams& params);
 
   CudaStatus (*copy_heads)(const CudaExec& exec, const CopyHeadsParams& params);
-  // A step's frame (kernels/step/step_cuda.h).
+  // A step's frame (kernels/step/step.h).
   CudaStatus (*step_begin)(const CudaExec& exec, const CudaStepBeginParams& params);
   CudaStatus (*step_end)(const CudaExec& exec, const CudaStepEndParams& params);
   CudaStatus (*gather_rows)(const CudaExec& exec, const CudaGatherRowsParams& params);

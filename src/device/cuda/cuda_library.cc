@@ -63,6 +63,29 @@ Result<const CudaBackend*> LoadCudaBackend(const std::string& path) {
   return backend;
 }
 
+Result<CudaHostBuffer> CudaHostBuffer::Allocate(const CudaBackend* backend, int64_t size_bytes) {
+  CudaHostBuffer buffer;
+  void* data = nullptr;
+  RETURN_IF_ERROR(FromCuda(backend->allocate_host(size_bytes, &data)));
+  buffer.backend_ = backend;
+  buffer.data_ = static_cast<std::byte*>(data);
+  return buffer;
+}
+
+CudaHostBuffer& CudaHostBuffer::operator=(CudaHostBuffer&& other) noexcept {
+  if (this != &other) {
+    Release();
+    backend_ = std::exchange(other.backend_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+  }
+  return *this;
+}
+
+void CudaHostBuffer::Release() {
+  if (data_ != nullptr) backend_->release_host(data_);
+  data_ = nullptr;
+}
+
 Result<CudaBuffer> CudaBuffer::Allocate(const CudaBackend* backend, int64_t size_bytes) {
   CudaBuffer buffer;
   void* data = nullptr;

@@ -42,6 +42,26 @@ class CudaBuffer {
   int64_t size_ = 0;
 };
 
+// Owned page-locked host memory.
+class CudaHostBuffer {
+ public:
+  CudaHostBuffer() = default;
+  static Result<CudaHostBuffer> Allocate(const CudaBackend* backend, int64_t size_bytes);
+  ~CudaHostBuffer() { Release(); }
+  CudaHostBuffer(CudaHostBuffer&& other) noexcept { *this = std::move(other); }
+  CudaHostBuffer& operator=(CudaHostBuffer&& other) noexcept;
+  CudaHostBuffer(const CudaHostBuffer&) = delete;
+  CudaHostBuffer& operator=(const CudaHostBuffer&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  void Release();
+
+  const CudaBackend* backend_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
 // Scratch memory of a step on the device, as Workspace is on the host: one allocation, taking is a pointer bump, given back
 // in reverse order by marks.
 class CudaWorkspace {

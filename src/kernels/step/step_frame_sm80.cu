@@ -1,7 +1,7 @@
 // step_begin and step_end: one block each, since they move a few kilobytes and what counts is one launch instead of many.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
-#include "kernels/step/step_cuda.h"
+#include "kernels/step/step.h"
 
 namespace cachalot {
 namespace {

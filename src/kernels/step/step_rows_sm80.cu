@@ -5,7 +5,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/warp.cuh"
 #include "kernels/head_matmul/head_matmul.h"
-#include "kernels/step/step_cuda.h"
+#include "kernels/step/step.h"
 
 namespace cachalot {
 namespace {
