@@ -33,6 +33,7 @@ class Session {
  public:
   // chunk: a prompt advances by at most this many tokens in a step; 0: as many as a step holds.
   static Result<std::unique_ptr<Session>> Open(const ModelOptions& options, int32_t chunk = 0);
+  static Result<std::unique_ptr<Session>> Open(const ModelOptions& options, EngineOptions engine);
   ~Session();
 
   ModelBundle& bundle() { return bundle_; }
