@@ -15,13 +15,16 @@ import sys
 
 import sentencepiece
 
-COMMON = dict(model_type="bpe", vocab_size=700, hard_vocab_limit=False, num_threads=1, max_sentence_length=100000,
-              normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=0.9995,
-              allow_whitespace_only_pieces=True, split_digits=True)
+COMMON = dict(vocab_size=700, hard_vocab_limit=False, num_threads=1, max_sentence_length=100000,
+              character_coverage=0.9995, allow_whitespace_only_pieces=True, split_digits=True)
+BPE = dict(model_type="bpe", normalization_rule_name="identity", remove_extra_whitespaces=False)
 MODELS = {
-    "bytes": dict(byte_fallback=True),
-    "unk": dict(byte_fallback=False, add_dummy_prefix=False),
-    "user": dict(byte_fallback=True, user_defined_symbols=["<sep>", "ing", "\u2581\u2581\u2581"]),
+    "bytes": dict(BPE, byte_fallback=True),
+    "unk": dict(BPE, byte_fallback=False, add_dummy_prefix=False),
+    "user": dict(BPE, byte_fallback=True, user_defined_symbols=["<sep>", "ing", "\u2581\u2581\u2581"]),
+    "unigram": dict(model_type="unigram", byte_fallback=True, normalization_rule_name="identity",
+                    remove_extra_whitespaces=False),
+    "nfkc": dict(model_type="unigram", normalization_rule_name="nmt_nfkc"),
 }
 
 

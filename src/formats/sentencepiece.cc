@@ -142,7 +142,7 @@ Result<SentencePieceModel> ParseSentencePiece(std::span<const std::byte> bytes, 
       model.algorithm = static_cast<SentencePieceModel::Algorithm>(algorithm);
     } else if (field.number == 3) {  // what is done to a text before
       ok = ForEachField(field.bytes, [&](const Field& f) {
-        if (f.number == 2 && f.is_bytes) model.has_charsmap = !f.bytes.empty();
+        if (f.number == 2 && f.is_bytes) model.charsmap = f.bytes;
         if (f.number == 3 && !f.is_bytes) model.add_dummy_prefix = f.value != 0;
         if (f.number == 4 && !f.is_bytes) model.remove_extra_whitespaces = f.value != 0;
         if (f.number == 5 && !f.is_bytes) model.escape_whitespaces = f.value != 0;

@@ -32,7 +32,7 @@ struct SentencePieceModel {
   bool byte_fallback = false;
   int32_t unk_id = 0, bos_id = 1, eos_id = 2, pad_id = -1;  // -1: none
   // What is done to a text before.
-  bool has_charsmap = false;  // a table of replacements ("nmt_nfkc"), which is not kept
+  std::string charsmap;  // a table of replacements ("nmt_nfkc"): tokenizer/charsmap.h; "" for none
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;

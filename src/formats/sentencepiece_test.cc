@@ -56,7 +56,7 @@ TEST(SentencePieceTest, ReadsWhatEncodingNeeds) {
   EXPECT_EQ(model.pad_id, -1);
   EXPECT_TRUE(model.add_dummy_prefix);
   EXPECT_FALSE(model.remove_extra_whitespaces);
-  EXPECT_FALSE(model.has_charsmap);
+  EXPECT_EQ(model.charsmap, "");
 }
 
 TEST(SentencePieceTest, BrokenFilesAreErrors) {

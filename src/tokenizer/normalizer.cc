@@ -168,6 +168,43 @@ void ApplyReplace(std::string_view text, std::string_view from, std::string_view
   rewriter->Finish(kept);
 }
 
+void ApplyCharsmap(std::string_view text, const Charsmap& map, Rewriter* rewriter) {
+  size_t kept = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const Charsmap::Match match = map.Longest(text.substr(pos));
+    if (match.size == 0) {
+      pos += static_cast<size_t>(NextUtf8Char(text.substr(pos)).size);
+      continue;
+    }
+    if (match.replacement != text.substr(pos, match.size)) {
+      rewriter->Keep(kept, pos);
+      rewriter->Put(match.replacement, pos);
+      kept = pos + match.size;
+    }
+    pos += match.size;
+  }
+  rewriter->Finish(kept);
+}
+
+void ApplySqueeze(std::string_view text, Rewriter* rewriter) {
+  size_t kept = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    if (text[pos] != ' ') {
+      ++pos;
+      continue;
+    }
+    const size_t end = std::min(text.find_first_not_of(' ', pos), text.size());
+    const size_t wanted = pos == 0 || end == text.size() ? 0 : 1;
+    if (end - pos > wanted) {
+      rewriter->Keep(kept, pos + wanted);
+      rewriter->Put("", pos);
+      kept = end;
+    }
+    pos = end;
+  }
+  rewriter->Finish(kept);
+}
+
 }  // namespace
 
 std::string_view Normalizer::Apply(std::string_view text, std::string* storage, TextOrigin* origin) const {
@@ -184,6 +221,12 @@ std::string_view Normalizer::Apply(std::string_view text, std::string* storage, 
       case Step::kPrepend:
         if (!text.empty()) rewriter.Put(step.to, 0);
         rewriter.Finish(0);
+        break;
+      case Step::kCharsmap:
+        ApplyCharsmap(text, *step.charsmap, &rewriter);
+        break;
+      case Step::kSqueeze:
+        ApplySqueeze(text, &rewriter);
         break;
     }
     if (!rewriter.changed()) continue;

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tokenizer/charsmap.h"
 
 namespace cachalot {
 
@@ -24,6 +27,13 @@ class Normalizer {
   void AddPrepend(std::string prefix) {
     steps_.push_back({Step::kPrepend, NormalForm::kNfc, "", std::move(prefix)});
   }
+  // SentencePiece's table: the longest match at each place is replaced.
+  void AddCharsmap(Charsmap map) {
+    steps_.push_back(
+        {Step::kCharsmap, NormalForm::kNfc, "", "", std::make_shared<const Charsmap>(std::move(map))});
+  }
+  // Runs of spaces become one, those at the ends none.
+  void AddSqueeze() { steps_.push_back({Step::kSqueeze, NormalForm::kNfc, "", ""}); }
   bool empty() const { return steps_.empty(); }
 
   // The normalized text, in *storage if it differs. With `origin`, where its bytes came from.
@@ -31,11 +41,12 @@ class Normalizer {
 
  private:
   struct Step {
-    enum Kind { kForm, kReplace, kPrepend };
+    enum Kind { kForm, kReplace, kPrepend, kCharsmap, kSqueeze };
     Kind kind;
     NormalForm form;
     std::string from;
     std::string to;
+    std::shared_ptr<const Charsmap> charsmap = nullptr;
   };
   std::vector<Step> steps_;
 };

@@ -10,6 +10,7 @@
 #include "formats/gguf.h"
 #include "formats/gguf_writer.h"
 #include "formats/sentencepiece.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_testing.h"
 
@@ -43,6 +44,9 @@ class SpmGoldenTest : public testing::TestWithParam<const char*> {
  protected:
   std::string ModelBytes() const { return FromBase64(Goldens()["models"][GetParam()]["model"]); }
 
+  bool unigram() const { return Name() == "unigram" || Name() == "nfkc"; }
+  static std::string_view Name() { return GetParam(); }
+
   void Check(const Tokenizer& tokenizer, bool check_decoded) const {
     const json& golden = Goldens()["models"][GetParam()];
     const auto texts = Goldens()["texts"].get<std::vector<std::string>>();
@@ -58,7 +62,7 @@ class SpmGoldenTest : public testing::TestWithParam<const char*> {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Models, SpmGoldenTest, testing::Values("bytes", "unk", "user"));
+INSTANTIATE_TEST_SUITE_P(Models, SpmGoldenTest, testing::Values("bytes", "unk", "user", "unigram", "nfkc"));
 
 TEST_P(SpmGoldenTest, FromModelFile) {
   const TempFolder folder;
@@ -68,12 +72,12 @@ TEST_P(SpmGoldenTest, FromModelFile) {
   EXPECT_EQ((*tokenizer)->bos_id(), 1);
   EXPECT_EQ((*tokenizer)->eos_id(), 2);
   EXPECT_TRUE((*tokenizer)->add_bos());
-  Check(**tokenizer, std::string_view(GetParam()) != "unk");
+  Check(**tokenizer, Name() != "unk" && Name() != "nfkc");
 }
 
 TEST_P(SpmGoldenTest, FromGguf) {
   // In GGUF files user-defined tokens are found in the text as it is, spaces not replaced.
-  if (std::string_view(GetParam()) == "user") return;
+  if (Name() == "user") return;
   const std::string bytes = ModelBytes();
   const SentencePieceModel model = ParseSentencePiece(std::as_bytes(std::span(bytes)), "m").value();
   std::vector<std::string> tokens;
@@ -85,7 +89,16 @@ TEST_P(SpmGoldenTest, FromGguf) {
     types.push_back(static_cast<int32_t>(piece.kind));
   }
   GgufWriter writer;
-  writer.SetString("tokenizer.ggml.model", "llama");
+  writer.SetString("tokenizer.ggml.model", unigram() ? "t5" : "llama");
+  writer.SetU32("tokenizer.ggml.unknown_token_id", 0);
+  writer.SetBool("tokenizer.ggml.remove_extra_whitespaces", model.remove_extra_whitespaces);
+  if (!model.charsmap.empty()) {
+    GgufArray charsmap;
+    charsmap.element_type = GgufType::kU8;
+    const auto raw = std::as_bytes(std::span(model.charsmap));
+    charsmap.packed.assign(raw.begin(), raw.end());
+    writer.Set("tokenizer.ggml.precompiled_charsmap", GgufValue::Array(std::move(charsmap)));
+  }
   writer.SetStrings("tokenizer.ggml.tokens", tokens);
   writer.SetF32s("tokenizer.ggml.scores", scores);
   writer.SetI32s("tokenizer.ggml.token_type", types);
@@ -95,7 +108,7 @@ TEST_P(SpmGoldenTest, FromGguf) {
   ASSERT_TRUE(file.ok()) << file.status().ToString();
   const TokenizerResult tokenizer = Tokenizer::FromGguf(**file);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
-  EXPECT_TRUE((*tokenizer)->add_bos());
+  EXPECT_EQ((*tokenizer)->add_bos(), !unigram());
   Check(**tokenizer, false);
 }
 
@@ -167,6 +180,23 @@ TEST(SpmTest, LongTextsAreMergedAlike) {
   EXPECT_EQ(ids[0], 8);
   EXPECT_EQ(ids[1], 7);
   EXPECT_EQ(ids[2], 4);
+}
+
+// Bytes that are no table at all: an error, or look-ups that find something or nothing.
+TEST(CharsmapTest, AnyBytes) {
+  EXPECT_FALSE(Charsmap::Parse("").ok());
+  EXPECT_FALSE(Charsmap::Parse(std::string("\x05\0\0\0abcde", 9)).ok());
+  EXPECT_FALSE(Charsmap::Parse(std::string("\x08\0\0\0abcd", 8)).ok());
+  uint32_t state = 3;
+  const auto next = [&] { return (state = state * 1664525u + 1013904223u) >> 8; };
+  for (int repeat = 0; repeat < 2000; ++repeat) {
+    std::string bytes("\x80\0\0\0", 4);
+    for (int i = 0; i < 150; ++i) bytes += static_cast<char>(next() % (repeat % 2 == 0 ? 256 : 4));
+    const Charsmap map = Charsmap::Parse(bytes).value();
+    std::string text;
+    for (int i = 0; i < 20; ++i) text += static_cast<char>(next());
+    EXPECT_LE(map.Longest(text).size, text.size());
+  }
 }
 
 TEST(SpmTest, BrokenFilesAreErrors) {

@@ -165,28 +165,44 @@ Status LoadByteLevel(const GgufFile& file, TokenizerImpl* impl) {
   return ReadIds(file, pre.add_bos, /*scored=*/false, impl);
 }
 
-// "llama": SentencePiece's BPE: scores instead of merges, spaces as "▁", bytes for what has no token.
-Status LoadScored(const GgufFile& file, TokenizerImpl* impl) {
-  constexpr std::string_view kMetaSpace = "▁";
-  impl->description = "llama/spm";
+// SentencePiece: scores instead of merges, spaces as "▁", bytes for what has no token. "llama" is its BPE,
+// "t5" Unigram.
+Status LoadScored(const GgufFile& file, bool unigram, TokenizerImpl* impl) {
+  constexpr std::string_view kMetaSpace = "▁", kCharsmapKey = "tokenizer.ggml.precompiled_charsmap";
+  impl->description = unigram ? "t5/unigram" : "llama/spm";
   ASSIGN_OR_RETURN(const bool prefix, file.BoolOr("tokenizer.ggml.add_space_prefix", true));
+  ASSIGN_OR_RETURN(const bool squeeze, file.BoolOr("tokenizer.ggml.remove_extra_whitespaces", false));
+  if (unigram && file.Has(kCharsmapKey)) {
+    const auto* array = std::get_if<GgufArray>(&file.Find(kCharsmapKey)->data);
+    if (array == nullptr) return Corrupt("{}: {} is no list", file.path(), kCharsmapKey);
+    if (!array->packed.empty()) {
+      auto charsmap =
+          Charsmap::Parse({reinterpret_cast<const char*>(array->packed.data()), array->packed.size()});
+      if (!charsmap.ok()) return charsmap.status().WithContext(file.path());
+      impl->normalizer.AddCharsmap(std::move(*charsmap));
+    }
+  }
+  if (unigram && squeeze) impl->normalizer.AddSqueeze();
   if (prefix) impl->normalizer.AddPrepend(std::string(kMetaSpace));
   impl->normalizer.AddReplace(" ", std::string(kMetaSpace));
   RETURN_IF_ERROR(ReadTokens(file, impl));
   const int32_t size = impl->vocab.size();
-  ASSIGN_OR_RETURN(const std::vector<float> scores, file.Floats(kScoresKey));
+  ASSIGN_OR_RETURN(std::vector<float> scores, file.Floats(kScoresKey));
   if (static_cast<int64_t>(scores.size()) != size) {
     return Corrupt("{}: {} has {} values for {} tokens", file.path(), kScoresKey, scores.size(), size);
   }
-  RETURN_IF_ERROR(ReadIds(file, /*default_add_bos=*/true, /*scored=*/true, impl));
-  BpeOptions options{.byte_level = false, .byte_fallback = true, .fuse_unk = true};
-  ASSIGN_OR_RETURN(const int32_t unk, TokenId(file, "tokenizer.ggml.unknown_token_id", size, 0));
+  RETURN_IF_ERROR(ReadIds(file, /*default_add_bos=*/!unigram, /*scored=*/!unigram, impl));
+  ASSIGN_OR_RETURN(int32_t unk, TokenId(file, "tokenizer.ggml.unknown_token_id", size, unigram ? 2 : 0));
   // A strange character of a user's must not end or begin a text.
-  if (unk != impl->bos_id && unk != impl->eos_id) options.unk_id = unk;
-  impl->SetModel(
-      options,
-      {.byte_level = false, .meta_space = true, .byte_fallback = true, .strip_leading_space = prefix});
-  impl->SetScores(scores);
+  if (unk == impl->bos_id || unk == impl->eos_id) unk = -1;
+  const TokenStyle style = {
+      .byte_level = false, .meta_space = true, .byte_fallback = true, .strip_leading_space = prefix};
+  if (unigram) {
+    impl->SetUnigram(std::move(scores), {}, {.byte_fallback = true, .unk_id = unk}, style);
+  } else {
+    impl->SetModel({.byte_level = false, .byte_fallback = true, .unk_id = unk, .fuse_unk = true}, style);
+    impl->SetScores(scores);
+  }
   return Status::Ok();
 }
 
@@ -195,11 +211,11 @@ Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
   auto impl = std::make_unique<TokenizerImpl>();
   if (model == "gpt2") {
     RETURN_IF_ERROR(LoadByteLevel(file, impl.get()));
-  } else if (model == "llama") {
-    RETURN_IF_ERROR(LoadScored(file, impl.get()));
+  } else if (model == "llama" || model == "t5") {
+    RETURN_IF_ERROR(LoadScored(file, /*unigram=*/model == "t5", impl.get()));
   } else {
     return Unsupported(
-        "{}: tokenizer.ggml.model '{}': supported are gpt2 (byte-level BPE) and llama (SentencePiece)",
+        "{}: tokenizer.ggml.model '{}': supported are gpt2 (byte-level BPE), llama and t5 (SentencePiece)",
         file.path(), Printable(model));
   }
   RETURN_IF_ERROR(ReadTemplates(file, impl.get()));

@@ -149,13 +149,18 @@ class Loader {
   // tokenizer.model, where there is no tokenizer.json: what LlamaTokenizer makes of it.
   Status BuildSentencePiece(const SentencePieceModel& model) {
     using Kind = SentencePieceModel::Kind;
-    if (model.algorithm != SentencePieceModel::Algorithm::kBpe) {
-      return Unsupported("model type {}: only BPE (2) is supported", static_cast<int>(model.algorithm));
+    const bool unigram = model.algorithm == SentencePieceModel::Algorithm::kUnigram;
+    if (!unigram && model.algorithm != SentencePieceModel::Algorithm::kBpe) {
+      return Unsupported("model type {}: supported are Unigram (1) and BPE (2)",
+                         static_cast<int>(model.algorithm));
     }
-    if (model.has_charsmap || model.remove_extra_whitespaces || !model.escape_whitespaces) {
-      return Unsupported("a normalizer other than 'identity' with all white space kept is not supported");
+    if (!model.escape_whitespaces) return Unsupported("escape_whitespaces: false is not supported");
+    impl_->description = unigram ? "tokenizer.model/Unigram" : "tokenizer.model/BPE";
+    if (!model.charsmap.empty()) {
+      ASSIGN_OR_RETURN(Charsmap charsmap, Charsmap::Parse(model.charsmap));
+      impl_->normalizer.AddCharsmap(std::move(charsmap));
     }
-    impl_->description = "tokenizer.model/BPE";
+    if (model.remove_extra_whitespaces) impl_->normalizer.AddSqueeze();
     if (model.add_dummy_prefix) impl_->normalizer.AddPrepend("▁");
     impl_->normalizer.AddReplace(" ", "▁");
     std::vector<AddedToken> added;
@@ -180,14 +185,23 @@ class Loader {
     default_pad_ = model.pad_id;
     if (model.bos_id >= 0) impl_->prefix_ids = {model.bos_id};
     RETURN_IF_ERROR(ReadConfigs());
-    BpeOptions options{.byte_level = false, .byte_fallback = model.byte_fallback, .fuse_unk = true};
-    if (model.unk_id != impl_->bos_id && model.unk_id != impl_->eos_id) options.unk_id = model.unk_id;
-    impl_->SetModel(options, {.byte_level = false,
+    scores.resize(static_cast<size_t>(impl_->vocab.size()));
+    // A strange character of a user's must not end or begin a text.
+    const bool frames_text = model.unk_id == impl_->bos_id || model.unk_id == impl_->eos_id;
+    const int32_t unk_id = frames_text ? -1 : model.unk_id;
+    const TokenStyle style = {.byte_level = false,
                               .meta_space = true,
                               .byte_fallback = model.byte_fallback,
-                              .strip_leading_space = model.add_dummy_prefix});
-    scores.resize(static_cast<size_t>(impl_->vocab.size()));
-    impl_->SetScores(scores, fixed);
+                              .strip_leading_space = model.add_dummy_prefix};
+    if (unigram) {
+      impl_->SetUnigram(std::move(scores), fixed, {.byte_fallback = model.byte_fallback, .unk_id = unk_id},
+                        style);
+    } else {
+      impl_->SetModel(
+          {.byte_level = false, .byte_fallback = model.byte_fallback, .unk_id = unk_id, .fuse_unk = true},
+          style);
+      impl_->SetScores(scores, fixed);
+    }
     impl_->Finish();
     return Status::Ok();
   }

@@ -102,16 +102,27 @@ Status TokenizerImpl::SetAddedTokens(std::vector<AddedToken> tokens) {
   return Status::Ok();
 }
 
-void TokenizerImpl::SetModel(BpeOptions options, TokenStyle style) {
-  style_ = style;
-  unk_id = options.unk_id;
+std::vector<bool> TokenizerImpl::OrdinaryTokens() const {
   std::vector<bool> ordinary(static_cast<size_t>(vocab.size()));
   for (int32_t id = 0; id < vocab.size(); ++id) {
     ordinary[static_cast<size_t>(id)] = vocab.IsDefined(id) && !HasFlag(id, kForeign);
   }
-  auto model = std::make_unique<BpeModel>(&vocab, std::move(ordinary), options);
+  return ordinary;
+}
+
+void TokenizerImpl::SetModel(BpeOptions options, TokenStyle style) {
+  style_ = style;
+  unk_id = options.unk_id;
+  auto model = std::make_unique<BpeModel>(&vocab, OrdinaryTokens(), options);
   bpe_ = model.get();
   model_ = std::move(model);
+}
+
+void TokenizerImpl::SetUnigram(std::vector<float> scores, const std::vector<int32_t>& fixed,
+                               UnigramOptions options, TokenStyle style) {
+  style_ = style;
+  unk_id = options.unk_id;
+  model_ = std::make_unique<UnigramModel>(&vocab, OrdinaryTokens(), std::move(scores), fixed, options);
 }
 
 void TokenizerImpl::Finish() {

@@ -18,6 +18,7 @@
 #include "tokenizer/piece_model.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unigram.h"
 #include "tokenizer/vocab.h"
 
 namespace cachalot {
@@ -51,6 +52,9 @@ class TokenizerImpl {
   void SetScores(const std::vector<float>& scores, const std::vector<int32_t>& fixed = {}) {
     bpe_->AddScoredTokens(scores, fixed);
   }
+  // Instead of SetModel: the most probable cut.
+  void SetUnigram(std::vector<float> scores, const std::vector<int32_t>& fixed, UnigramOptions options,
+                  TokenStyle style);
   void ReserveMerges(int64_t num_merges) { bpe_->ReserveMerges(num_merges); }
   bool AddMerge(std::string_view left, std::string_view right) { return bpe_->AddMerge(left, right); }
   void Finish();
@@ -76,6 +80,7 @@ class TokenizerImpl {
   Result<std::vector<int32_t>> EncodeChecked(std::string_view text, const EncodeOptions& options) const;
   Status EncodeNormalized(std::string_view text, bool at_start, Scratch* scratch,
                           std::vector<int32_t>* out) const;
+  std::vector<bool> OrdinaryTokens() const;
   void FillTokenBytes();
 
   std::vector<uint8_t> flags_;
