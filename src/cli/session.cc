@@ -16,9 +16,9 @@
 namespace cachalot {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
+using WallClock = std::chrono::steady_clock;
 
-double Seconds(SteadyClock::time_point from, SteadyClock::time_point to) {
+double Seconds(WallClock::time_point from, WallClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -78,13 +78,13 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, int3
 }
 
 Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, EngineOptions engine) {
-  const auto start = SteadyClock::now();
+  const auto start = WallClock::now();
   RETURN_IF_ERROR(CheckMemory(options));
   std::unique_ptr<Session> session(new Session);
   ASSIGN_OR_RETURN(session->bundle_, OpenModel(options));
   ASSIGN_OR_RETURN(session->engine_,
                    Engine::Create(session->bundle_.runtime.get(), session->bundle_.tokenizer.get(), engine));
-  session->load_seconds_ = Seconds(start, SteadyClock::now());
+  session->load_seconds_ = Seconds(start, WallClock::now());
   return session;
 }
 
@@ -124,12 +124,12 @@ Result<Answer> Session::Generate(Request request,
     const auto ids = bundle_.tokenizer->stop_ids();
     request.stop_ids.assign(ids.begin(), ids.end());
   }
-  const auto start = SteadyClock::now();
+  const auto start = WallClock::now();
   auto first = start;
   Status status;
   ASSIGN_OR_RETURN(const uint64_t id, engine_->Submit(std::move(request), [&](const RequestOutput& output) {
     if (!output.token_ids.empty()) {
-      if (answer.stats.generated_tokens == 0) first = SteadyClock::now();
+      if (answer.stats.generated_tokens == 0) first = WallClock::now();
       answer.stats.generated_tokens += static_cast<int64_t>(output.token_ids.size());
     }
     answer.text += output.text;
@@ -142,7 +142,7 @@ Result<Answer> Session::Generate(Request request,
     if (answer.interrupted || !status.ok()) engine_->Cancel(id);
     RETURN_IF_ERROR(engine_->Step());
   }
-  const auto end = SteadyClock::now();
+  const auto end = WallClock::now();
   if (answer.stats.generated_tokens == 0) first = end;
   answer.stats.prompt_seconds = Seconds(start, first);
   answer.stats.generate_seconds = Seconds(first, end);

@@ -16,6 +16,7 @@ namespace {
 constexpr float kExactTolerance = 2e-2f;
 // 16-bit arithmetic: rows of logits point the same way.
 constexpr double kFastCosine = 0.9995;
+constexpr double kReroutedCosine = 0.97;
 constexpr float kFastMargin = 0.05f;
 
 class GpuModelTest : public testing::TestWithParam<const char*> {
@@ -71,8 +72,9 @@ TEST_P(GpuModelTest, ExactLogitsMatch) {
   }
 }
 
-// 16-bit rounding may send a token to other experts where its router's choice was near a tie; such a token is another
-// token, and is counted instead of compared. Token by token, so that each one's experts are known.
+// 16-bit rounding may send a token to other experts where its router's choice was near a tie; such a token is counted
+// instead of compared, and those behind it, which attend to it, are held to less. Token by token, so that each one's
+// experts are known.
 TEST_P(GpuModelTest, FastLogitsPointTheSameWay) {
   Variant exact = Gpu();
   exact.chunk = 1;
@@ -93,12 +95,14 @@ TEST_P(GpuModelTest, FastLogitsPointTheSameWay) {
     fast.num_others = chunk == 7 ? 3 : 0;
     const Outcome run = chunk == 1 ? tokenwise : Prompt(fast);
     ASSERT_EQ(run.logits.size(), golden_.logits.size());
+    bool after = false;  // a rerouted token
     for (size_t t = 0; t < golden_.tokens.size(); ++t) {
+      after |= rerouted[t];
       if (rerouted[t]) continue;
       const float* want = golden_.logits.data() + t * vocab;
       const float* got = run.logits.data() + t * vocab;
-      EXPECT_GE(CosineOf(got, want, vocab), kFastCosine) << "chunk " << chunk << ", position " << t << ", " << num_rerouted << " rerouted";
-      if (Margin(want, golden_.vocab) > kFastMargin) EXPECT_EQ(ArgMax(got, golden_.vocab), ArgMax(want, golden_.vocab)) << "position " << t;
+      EXPECT_GE(CosineOf(got, want, vocab), after ? kReroutedCosine : kFastCosine) << "chunk " << chunk << ", position " << t << ", " << num_rerouted << " rerouted";
+      if (!after && Margin(want, golden_.vocab) > kFastMargin) EXPECT_EQ(ArgMax(got, golden_.vocab), ArgMax(want, golden_.vocab)) << "position " << t;
     }
   }
 }
