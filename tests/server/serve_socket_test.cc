@@ -93,7 +93,7 @@ TEST_F(ServeSocketTest, StreamAndWholeAnswerAgree) {
     }
     at = end;
   }
-  EXPECT_EQ(text, whole["choices"][0]["text"]);
+  EXPECT_EQ(text, whole["choices"][0]["text"].get<std::string>());
   EXPECT_EQ(json(tokens), whole["choices"][0]["logprobs"]["tokens"]);
   EXPECT_EQ(tokens.size(), 24u);
   EXPECT_EQ(usage, whole["usage"]);
