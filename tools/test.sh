@@ -55,6 +55,7 @@ without_passed_cases() {
 }
 
 tools/setup.sh build
+tools/setup.sh clients || say "no client for tests/server: its tests are left out"
 
 stage "checks of the tree"
 check checks "tests of tools/check_includes.py" python3 tools/check_includes_test.py

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""The page at / in a headless Chromium: a chat that streams, the live view, the width of a phone.
+
+usage: page_test.py PATH/TO/cachalot
+Speaks the DevTools protocol through pipes. Without a Chromium it exits with 77, which counts as left out.
+"""
+
+import base64
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SKIPPED = 77
+TIMEOUT = 90
+
+
+class Browser:
+    def __init__(self, binary, folder):
+        to_browser, self.out = os.pipe()
+        self.into, from_browser = os.pipe()
+        # The browser reads commands from descriptor 3 and writes to 4.
+        command = (f"exec {binary} --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --remote-debugging-pipe "
+                   f"--user-data-dir={folder} about:blank 3<&{to_browser} 4>&{from_browser}")
+        self.process = subprocess.Popen(["bash", "-c", command], pass_fds=(to_browser, from_browser), stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        os.close(to_browser)
+        os.close(from_browser)
+        self.buffer = b""
+        self.number = 0
+        self.session = None
+        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        self.trouble = []
+        self.call("Runtime.enable")
+        self.call("Log.enable")
+        self.call("Page.enable")
+
+    def call(self, method, **params):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.out, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + TIMEOUT
+        while True:
+            while b"\0" not in self.buffer:
+                if not select.select([self.into], [], [], max(0, end - time.monotonic()))[0]:
+                    raise TimeoutError(f"{method}: no answer from the browser")
+                piece = os.read(self.into, 1 << 20)
+                if not piece:
+                    raise RuntimeError(f"{method}: the browser has ended")
+                self.buffer += piece
+            text, _, self.buffer = self.buffer.partition(b"\0")
+            answer = json.loads(text)
+            if answer.get("method") == "Runtime.exceptionThrown":
+                self.trouble.append(answer["params"]["exceptionDetails"].get("exception", {}).get("description", "exception"))
+            if answer.get("method") == "Log.entryAdded" and answer["params"]["entry"]["level"] == "error":
+                self.trouble.append(answer["params"]["entry"]["text"])
+            if answer.get("id") == self.number:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+
+    def run(self, expression):
+        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in result:
+            raise RuntimeError(f"{expression}: {result['exceptionDetails']}")
+        return result["result"].get("value")
+
+    def wait(self, expression):
+        end = time.monotonic() + TIMEOUT
+        while not self.run(expression):
+            if time.monotonic() > end:
+                raise TimeoutError(f"never true: {expression}; the page says: {self.run('document.body.innerText')}")
+            time.sleep(0.02)
+
+    def close(self):
+        os.close(self.out)
+        self.process.kill()
+        self.process.wait()
+        os.close(self.into)
+
+
+def check(condition, *what):
+    if not condition:
+        raise AssertionError(" ".join(str(w) for w in what))
+
+
+def look(browser, port):
+    browser.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=2, mobile=True)
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
+    browser.wait("document.readyState === 'complete' && document.getElementById('model').textContent === 'tiny-deepseek-v3'")
+    check(browser.run("document.documentElement.scrollWidth <= 390"), "the page is wider than a phone")
+
+    # The model's answers are noise: without this they might end with their first token.
+    browser.run("window.plainFetch = window.fetch; window.fetch = (url, options) => window.plainFetch(url, options && options.body ? "
+                "{...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true, seed: 1})} : options); 0")
+    # A chat: text must grow while it comes.
+    browser.run("document.getElementById('max-tokens').value = 400; document.getElementById('text').value = 'taneba?'; "
+                "window.lengths = new Set(); new MutationObserver(() => { const body = document.querySelector('.assistant .body'); "
+                "if (body) window.lengths.add(body.textContent.length); }).observe(document.getElementById('messages'), "
+                "{subtree: true, childList: true, characterData: true}); document.getElementById('ask').requestSubmit();")
+    browser.wait("!document.getElementById('stop').hidden || document.querySelector('.assistant .foot')")
+    browser.wait("!document.getElementById('send').hidden && /tokens/.test(document.querySelector('.assistant .foot').textContent)")
+    check(browser.run("window.lengths.size") > 3, "the answer did not stream")
+    check("tokens/s" in browser.run("document.querySelector('.assistant .foot').textContent"), "no tokens per second")
+
+    # Reasoning stands apart; a stopped answer frees its sequence.
+    browser.run("document.getElementById('max-tokens').value = ''; document.getElementById('text').value = 'again'; "
+                "document.getElementById('ask').requestSubmit()")
+    browser.wait("document.querySelectorAll('.assistant .foot').length === 2 && !document.getElementById('stop').hidden")
+    browser.run("document.getElementById('show-live').click()")
+    browser.wait("document.querySelectorAll('#requests tr').length > 0 || document.getElementById('stop').hidden")
+    browser.run("document.getElementById('stop').click()")
+    browser.wait("fetch('/status').then((r) => r.json()).then((s) => s.live_requests === 0 && s.running === 0)")
+    check(browser.run("document.querySelectorAll('#groups .bar').length") > 0, "no KV blocks are shown")
+    check("Running" in browser.run("document.getElementById('numbers').textContent"), "no numbers are shown")
+    check(browser.run("document.documentElement.scrollWidth <= 390"), "the live view is wider than a phone")
+    # An answer is text, whatever it looks like.
+    browser.run("document.getElementById('show-chat').click(); addMessage('assistant', '<img src=x onerror=window.hit=1>')")
+    check(browser.run("document.querySelectorAll('#messages img').length") == 0, "an answer became HTML")
+    check(not browser.trouble, "errors in the page:", browser.trouble)
+
+
+def main():
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    if binary is None:
+        print("left out: there is no chromium")
+        sys.exit(SKIPPED)
+    folder = tempfile.mkdtemp(prefix="cachalot-page-")
+    errors = tempfile.TemporaryFile("w+")
+    server = subprocess.Popen([os.path.abspath(sys.argv[1]), "serve", "--dummy", "tiny-deepseek-v3", "-c", "2048", "--port", "0"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+    browser = None
+    try:
+        found = None
+        while not found:
+            check(server.poll() is None, "the server did not start")
+            errors.seek(0)
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/", errors.read())
+            time.sleep(0.02)
+        browser = Browser(binary, folder)
+        try:
+            look(browser, int(found.group(1)))
+        finally:
+            if len(sys.argv) > 2:
+                shot = browser.call("Page.captureScreenshot", format="png")["data"]
+                Path(sys.argv[2]).write_bytes(base64.b64decode(shot))
+        server.send_signal(signal.SIGTERM)
+        check(server.wait(TIMEOUT) == 0, "the server did not end well")
+    finally:
+        if browser:
+            browser.close()
+        if server.poll() is None:
+            server.kill()
+            server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+    print("the page works")
+
+
+if __name__ == "__main__":
+    main()
