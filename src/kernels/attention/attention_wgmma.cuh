@@ -44,11 +44,21 @@ __device__ __forceinline__ void WgmmaWait(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// The same where nothing reads accumulators behind it.
+template <int kPending>
+__device__ __forceinline__ void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
 #define CACHALOT_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define CACHALOT_F16(i) CACHALOT_F4(i), CACHALOT_F4(i + 4), CACHALOT_F4(i + 8), CACHALOT_F4(i + 12)
-#define CACHALOT_F32 CACHALOT_F16(0), CACHALOT_F16(16)
-#define CACHALOT_F64 CACHALOT_F32, CACHALOT_F16(32), CACHALOT_F16(48)
-#define CACHALOT_F128 CACHALOT_F64, CACHALOT_F16(64), CACHALOT_F16(80), CACHALOT_F16(96), CACHALOT_F16(112)
+#define CACHALOT_RUN16(i) CACHALOT_F4(i), CACHALOT_F4(i + 4), CACHALOT_F4(i + 8), CACHALOT_F4(i + 12)
+#define CACHALOT_F16 CACHALOT_RUN16(0)
+#define CACHALOT_F8 CACHALOT_F4(0), CACHALOT_F4(4)
+#define CACHALOT_F32 CACHALOT_RUN16(0), CACHALOT_RUN16(16)
+#define CACHALOT_F64 CACHALOT_F32, CACHALOT_RUN16(32), CACHALOT_RUN16(48)
+#define CACHALOT_F128 CACHALOT_F64, CACHALOT_RUN16(64), CACHALOT_RUN16(80), CACHALOT_RUN16(96), CACHALOT_RUN16(112)
+#define CACHALOT_LIST8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define CACHALOT_LIST16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define CACHALOT_LIST32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -91,20 +101,30 @@ struct Wgmma;
                    : "memory");                                                                                          \
     }                                                                                                                    \
   }
+#define CACHALOT_NEXT_8 "14"
+#define CACHALOT_NEXT_16 "22"
 #define CACHALOT_NEXT_32 "38"
 #define CACHALOT_NEXT_64 "70"
 #define CACHALOT_NEXT_128 "134"
+CACHALOT_WGMMA(__half, "f16", 16, 8, 8, 9, 10, 11, 12, 13);
+CACHALOT_WGMMA(__half, "f16", 32, 16, 16, 17, 18, 19, 20, 21);
 CACHALOT_WGMMA(__half, "f16", 64, 32, 32, 33, 34, 35, 36, 37);
 CACHALOT_WGMMA(__half, "f16", 128, 64, 64, 65, 66, 67, 68, 69);
 CACHALOT_WGMMA(__half, "f16", 256, 128, 128, 129, 130, 131, 132, 133);
+CACHALOT_WGMMA(__nv_bfloat16, "bf16", 16, 8, 8, 9, 10, 11, 12, 13);
+CACHALOT_WGMMA(__nv_bfloat16, "bf16", 32, 16, 16, 17, 18, 19, 20, 21);
 CACHALOT_WGMMA(__nv_bfloat16, "bf16", 64, 32, 32, 33, 34, 35, 36, 37);
 CACHALOT_WGMMA(__nv_bfloat16, "bf16", 128, 64, 64, 65, 66, 67, 68, 69);
 CACHALOT_WGMMA(__nv_bfloat16, "bf16", 256, 128, 128, 129, 130, 131, 132, 133);
 
 #undef CACHALOT_WGMMA
+#undef CACHALOT_NEXT_8
+#undef CACHALOT_NEXT_16
 #undef CACHALOT_NEXT_32
 #undef CACHALOT_NEXT_64
 #undef CACHALOT_NEXT_128
+#undef CACHALOT_LIST8
+#undef CACHALOT_LIST16
 #undef CACHALOT_LIST32
 #undef CACHALOT_LIST64
 #undef CACHALOT_LIST128
@@ -112,6 +132,8 @@ CACHALOT_WGMMA(__nv_bfloat16, "bf16", 256, 128, 128, 129, 130, 131, 132, 133);
 #undef CACHALOT_F64
 #undef CACHALOT_F32
 #undef CACHALOT_F16
+#undef CACHALOT_F8
+#undef CACHALOT_RUN16
 #undef CACHALOT_F4
 
 }  // namespace cachalot

@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "device/cuda/cuda_error.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "kernels/matmul/stream_format.cuh"
 
 namespace cachalot {
@@ -13,6 +14,8 @@ constexpr int kThreads = 256;
 // A thread a run of 8 values: those of lane quad `q` of block `b`.
 template <typename Element, StreamOrder kOrder>
 __global__ void ConvertKernel(ConvertXParams p, int64_t runs, int runs_per_row) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= runs) return;
   const int64_t row = at / runs_per_row;
@@ -30,18 +33,16 @@ __global__ void ConvertKernel(ConvertXParams p, int64_t runs, int runs_per_row) 
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[half][j] = i + j < p.k ? x[i + j] : 0.0f;
     }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) v[half][j] = ClampedFor(v[half][j], Element{});
   }
   uint32_t out[4];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     if constexpr (kOrder == StreamOrder::kPlain) {
-      out[half * 2] = Pack2(v[half][0], v[half][1], Element{});
-      out[half * 2 + 1] = Pack2(v[half][2], v[half][3], Element{});
+      out[half * 2] = PackX(v[half][0], v[half][1], Element{});
+      out[half * 2 + 1] = PackX(v[half][2], v[half][3], Element{});
     } else {
-      out[half * 2] = Pack2(v[half][0], v[half][2], Element{});
-      out[half * 2 + 1] = Pack2(v[half][1], v[half][3], Element{});
+      out[half * 2] = PackX(v[half][0], v[half][2], Element{});
+      out[half * 2 + 1] = PackX(v[half][1], v[half][3], Element{});
     }
   }
   reinterpret_cast<uint4*>(p.out)[at] = {out[0], out[1], out[2], out[3]};
@@ -59,18 +60,10 @@ __global__ void BiasKernel(CudaMatmulParams p) {
 
 CudaStatus ConvertX(const CudaExec& exec, const ConvertXParams& params) {
   const int64_t runs_per_row = StreamRowValues(params.k) / 8, runs = params.num_rows * params.num_groups * runs_per_row;
-  const auto grid = static_cast<unsigned>((runs + kThreads - 1) / kThreads);
-  const auto stream = static_cast<cudaStream_t>(exec.stream);
-  const int per_row = static_cast<int>(runs_per_row);
-  if (params.half) {
-    ConvertKernel<__half, StreamOrder::kPlain><<<grid, kThreads, 0, stream>>>(params, runs, per_row);
-  } else if (params.order == StreamOrder::kPlain) {
-    ConvertKernel<__nv_bfloat16, StreamOrder::kPlain><<<grid, kThreads, 0, stream>>>(params, runs, per_row);
-  } else if (params.order == StreamOrder::kEven) {
-    ConvertKernel<__nv_bfloat16, StreamOrder::kEven><<<grid, kThreads, 0, stream>>>(params, runs, per_row);
-  } else {
-    ConvertKernel<__nv_bfloat16, StreamOrder::kNibble><<<grid, kThreads, 0, stream>>>(params, runs, per_row);
-  }
+  auto* const kernel = !params.half ? &ConvertKernel<__nv_bfloat16, StreamOrder::kPlain>
+                       : params.order == StreamOrder::kPlain ? &ConvertKernel<__half, StreamOrder::kPlain>
+                                                             : &ConvertKernel<__half, StreamOrder::kNibble>;
+  LaunchOverlapped(kernel, (runs + kThreads - 1) / kThreads, kThreads, 0, exec.stream, params, runs, static_cast<int>(runs_per_row));
   return CudaLaunched("matmul: %lld x %d rows of %lld values to 16 bits", static_cast<long long>(params.num_rows),
                       params.num_groups, static_cast<long long>(params.k));
 }

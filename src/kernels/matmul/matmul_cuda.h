@@ -63,9 +63,8 @@ struct CudaMatrix {
 
 // y (+)= x · Wᵀ (+ bias)
 //
-// CudaMath::kFast rounds x to BF16 (F16 weights: to F16, clamped to ±65504) and accumulates in F32; F32 weights are
-// multiplied in F32. Fast where x is 16-byte aligned with strides of whole 16 bytes; right everywhere. A NaN code of FP8 is
-// 480 to kFast.
+// CudaMath::kFast rounds x to F16 (clamped to ±65504; BF16 weights: to BF16) and accumulates in F32; F32 weights are
+// multiplied in F32. Fast where x is 16-byte aligned with strides of whole 16 bytes; right everywhere.
 struct CudaMatmulParams {
   const float* x = nullptr;  // [m, k], row stride x_stride
   int64_t x_stride = 0;

@@ -16,13 +16,11 @@ CudaStatus LaunchF32Matmul(const CudaExec& exec, DType dtype, const MatmulProble
 
 // --- matmul_convert_sm80.cu: x to 16 bits in the order in which the stream kernel wants it ---
 enum class StreamOrder : int32_t {
-  kPlain,   // 16-bit weights
-  kEven,    // 8-bit: of four values the even ones first
-  kNibble,  // 4-bit: as kEven; of a block of 32, values 4q .. and 16 + 4q .. side by side
+  kPlain,   // as they come
+  kNibble,  // 4-bit weights: of a block of 32, values 4q .. and 16 + 4q .. side by side, of each four the even ones first
 };
 constexpr StreamOrder StreamOrderOf(DType dtype) {
-  if (dtype == DType::kF16 || dtype == DType::kBF16) return StreamOrder::kPlain;
-  return dtype == DType::kFP8E4M3 || dtype == DType::kQ8_0 ? StreamOrder::kEven : StreamOrder::kNibble;
+  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 ? StreamOrder::kNibble : StreamOrder::kPlain;
 }
 // Values of a converted row: k padded to 128, the padding zero.
 constexpr int64_t StreamRowValues(int64_t k) { return (k + 127) / 128 * 128; }
@@ -35,7 +33,7 @@ struct ConvertXParams {
   int num_groups = 1;
   int64_t k = 0;
   bool aligned = false;
-  bool half = false;  // F16, else BF16
+  bool half = true;  // F16, else BF16
   StreamOrder order = StreamOrder::kPlain;
   void* out = nullptr;
 };
@@ -45,19 +43,22 @@ CudaStatus AddBias(const CudaExec& exec, const CudaMatmulParams& params);
 
 // --- matmul_stream.cuh: tensor cores, W streamed once; one instantiation a format ---
 struct StreamPlan {
-  int columns = 8;        // rows of x of a tile: 8, 16, 32, 64 or 128
+  int rows = 128;         // rows of W of a tile; wgmma: 128 or, of 64 columns and more, 256
+  int columns = 8;        // rows of x of a tile: 8, 16, 32, 64 or 128; wgmma: from 16
   bool x_f32 = false;     // x as the caller has it (aligned); else converted
   int num_ranges = 0;     // pieces that the work is cut into; 0: as many as blocks, fewer for little work
   bool whole_tiles = false;  // a range ends where a tile of W ends
   float* partials = nullptr;      // StreamPartialBytes
-  uint32_t* counters = nullptr;   // [ranges], zero; left zero
+  uint32_t* counters = nullptr;   // [ranges * kStreamCounters], zero; left zero
 };
 constexpr int kStreamRows = 128;  // rows of W of a tile
+constexpr int kStreamCounters = 8;  // of a range: one for each warp
 // Values of k that a tile of W is streamed by.
 constexpr int StreamChunk(DType dtype) { return dtype == DType::kF16 || dtype == DType::kBF16 ? 64 : 128; }
 constexpr int StreamBlocks(int columns, int num_sms) { return columns <= 64 ? 2 * num_sms : num_sms; }
-constexpr int64_t StreamPartialBytes(int64_t ranges, int columns) {
-  return ranges * 2 * kStreamRows * columns * static_cast<int64_t>(sizeof(float));
+// Whichever kernel and tile: all blocks of an SM together have at most 256 rows under way, of two tiles each.
+constexpr int64_t StreamPartialBytes(int num_sms, int columns) {
+  return int64_t{num_sms} * 2 * 256 * columns * static_cast<int64_t>(sizeof(float));
 }
 template <DType kType>
 CudaStatus LaunchStream(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
@@ -67,6 +68,10 @@ extern template CudaStatus LaunchStream<DType::kFP8E4M3>(const CudaExec&, const 
 extern template CudaStatus LaunchStream<DType::kQ8_0>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
 extern template CudaStatus LaunchStream<DType::kQ4_0>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
 extern template CudaStatus LaunchStream<DType::kQ4_1>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+
+// --- matmul_wgmma.cuh: the same for 16-bit weights on sm_90, x converted; as many ranges as SMs ---
+CudaStatus LaunchWgmmaF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
+CudaStatus LaunchWgmmaBF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
 
 // --- matmul_blas_sm80.cu: cuBLASLt, 16-bit weights ---
 inline constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;

@@ -2,6 +2,7 @@
 //
 //   F32 math or F32 weights          matmul_f32_sm80.cu
 //   16-bit weights, m > 128, dense   cuBLASLt (matmul_blas_sm80.cu)
+//   16-bit weights, m > 8, sm_90     the wgmma kernel (matmul_wgmma.cuh), unless deterministic
 //   all else                         the stream kernel (matmul_stream.cuh); deterministic: with ranges that n and k alone fix
 #include <algorithm>
 #include <climits>
@@ -50,7 +51,7 @@ Scratch ScratchOf(DType dtype, int64_t k, int64_t x_rows, int columns, bool blas
   if (dtype == DType::kF32) return {};
   Scratch scratch;
   scratch.x_bytes = x_rows * StreamRowValues(k) * 2;
-  scratch.other_bytes = StreamPartialBytes(StreamBlocks(columns, num_sms), columns);
+  scratch.other_bytes = StreamPartialBytes(num_sms, columns);
   if (blas) scratch.other_bytes = std::max(scratch.other_bytes, kBlasWorkspaceBytes);
   return scratch;
 }
@@ -88,7 +89,7 @@ CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, int64_t x_rows, M
   params.num_groups = p->expert_begin != nullptr ? 1 : p->num_groups;
   params.k = p->k;
   params.aligned = HasAlignedX(*p);
-  params.half = dtype == DType::kF16;
+  params.half = dtype != DType::kBF16;
   params.order = StreamOrderOf(dtype);
   params.out = exec.workspace;
   p->x = exec.workspace;
@@ -97,7 +98,8 @@ CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, int64_t x_rows, M
   return ConvertX(exec, params);
 }
 
-CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, const MatmulProblem& p, const StreamPlan& plan) {
+CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, bool wgmma, const MatmulProblem& p, const StreamPlan& plan) {
+  if (wgmma) return dtype == DType::kF16 ? LaunchWgmmaF16(exec, p, plan) : LaunchWgmmaBF16(exec, p, plan);
   switch (dtype) {
     case DType::kF16:
       return LaunchStream<DType::kF16>(exec, p, plan);
@@ -114,27 +116,44 @@ CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, const MatmulProblem
   }
 }
 
-// The stream kernel. `x_rows`: rows of x that are read.
+// Whether the current device is the one that wgmma is compiled for.
+bool HasWgmma() {
+  int device = 0, major = 0, minor = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 && minor == 0;
+}
+
+// Twice the rows where even so half the SMs have a tile to begin with: there is less of x to read, and more to fold.
+int WgmmaRows(const MatmulProblem& p, int columns, int num_sms) {
+  const int64_t tall_tiles = int64_t{(p.n + 255) / 256} * ((p.m + columns - 1) / columns) * p.num_groups;
+  return columns >= 64 && p.n >= 256 && tall_tiles * 2 >= num_sms ? 256 : 128;
+}
+
+// The stream kernel or the wgmma kernel. `x_rows`: rows of x that are read.
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int columns, const char* op) {
   const bool experts = p.expert_begin != nullptr;
+  const bool wgmma = !exec.deterministic && Is16Bit(dtype) && columns > 8 && HasWgmma();
   StreamPlan plan;
+  plan.rows = wgmma ? WgmmaRows(p, columns, exec.num_sms) : kStreamRows;
   plan.columns = columns;
   plan.x_f32 = columns == 8 && HasAlignedX(p);
   Scratch scratch = ScratchOf(dtype, p.k, x_rows, columns, false, exec.num_sms);
   if (plan.x_f32) scratch.x_bytes = 0;
 
-  const int64_t n_tiles = (p.n + kStreamRows - 1) / kStreamRows, chunks = (p.k + StreamChunk(dtype) - 1) / StreamChunk(dtype);
+  const int64_t n_tiles = (p.n + plan.rows - 1) / plan.rows, chunks = (p.k + StreamChunk(dtype) - 1) / StreamChunk(dtype);
   const int64_t m_tiles = (p.m + columns - 1) / columns, tiles = n_tiles * m_tiles * p.num_groups;
   if (tiles * chunks > INT_MAX) {
     return CudaFail(CudaFault::kInvalid, "%s: m %d, n %d, k %d of %d groups in one call", op, p.m, p.n, p.k, p.num_groups);
   }
-  const int blocks = StreamBlocks(columns, exec.num_sms);
-  plan.whole_tiles = exec.counters == nullptr || chunks < 3 ||
+  const int blocks = wgmma ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
+  const bool counts = exec.counters != nullptr && blocks * kStreamCounters <= kCudaCounters;
+  plan.whole_tiles = !counts || chunks < 3 ||
                      (!experts && (tiles % blocks == 0 || tiles >= int64_t{kManyTiles} * blocks));
   int64_t m_step = p.m;  // rows of x of a launch
   if (exec.deterministic) {
     const int64_t splits = std::min(exec.num_sms / n_tiles, chunks / 4);
-    plan.whole_tiles = experts || p.num_groups > 1 || exec.counters == nullptr || splits < 2;
+    plan.whole_tiles = experts || p.num_groups > 1 || !counts || splits < 2;
     if (!plan.whole_tiles) {
       plan.num_ranges = static_cast<int>(n_tiles * splits);
       m_step = columns;
@@ -151,7 +170,7 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   const int m = p.m;
   for (int64_t m0 = 0; m0 < m; m0 += m_step) {
     p.m = static_cast<int>(std::min<int64_t>(m_step, m - m0));
-    if (CudaStatus failure = LaunchStreamOf(exec, dtype, p, plan)) return failure;
+    if (CudaStatus failure = LaunchStreamOf(exec, dtype, wgmma, p, plan)) return failure;
     p.x = static_cast<const std::byte*>(p.x) + m_step * p.x_stride * value_bytes;
     p.y += m_step * p.y_stride;
   }

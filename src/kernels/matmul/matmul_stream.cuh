@@ -4,7 +4,7 @@
 // Bound: the bytes of W (up to about 64 rows of x), then the tensor cores. W is mma's A operand, so that a tile of few rows
 // of x wastes little. The blocks stay: the chunks of all tiles (of all heads, or of all experts that have pairs) are one
 // line, cut into as many equal ranges as there are blocks, and each block's ring runs on from tile to tile. A tile that is
-// cut is written to memory in pieces; whoever finishes last adds them up in the order of k.
+// cut is written to memory in pieces, and they are folded in the order of k (stream_fold.cuh).
 //
 // Invariant: the order of summation of an output is that of k within a range, then that of the ranges. With ranges that do
 // not depend on m its bits do not either: a column of a tile has no part in another's.
@@ -13,6 +13,8 @@
 #include <algorithm>
 
 #include "device/cuda/cuda_error.h"
+#include "device/cuda/dependent_launch.cuh"
+#include "kernels/matmul/stream_fold.cuh"
 #include "kernels/matmul/stream_source.cuh"
 
 namespace cachalot {
@@ -36,17 +38,17 @@ __device__ __forceinline__ void LoadXFragment(uint32_t x_shared, int column_tile
       const int piece = block * 8 + (kNibble ? half * 4 + quad : quad * 2 + half);
       LoadShared16(r, x_shared + FloatSwizzled<S::kXRowBytes, F::kOrder>(row, piece));
 #pragma unroll
-      for (int j = 0; j < 4; ++j) f[half * 4 + j] = ClampedFor(__uint_as_float(r[j]), Element{});
+      for (int j = 0; j < 4; ++j) f[half * 4 + j] = __uint_as_float(r[j]);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float* v = f + half * 4;
       if constexpr (F::kOrder == StreamOrder::kPlain) {
-        out[half * 2] = Pack2(v[0], v[1], Element{});
-        out[half * 2 + 1] = Pack2(v[2], v[3], Element{});
+        out[half * 2] = PackX(v[0], v[1], Element{});
+        out[half * 2 + 1] = PackX(v[2], v[3], Element{});
       } else {
-        out[half * 2] = Pack2(v[0], v[2], Element{});
-        out[half * 2 + 1] = Pack2(v[1], v[3], Element{});
+        out[half * 2] = PackX(v[0], v[2], Element{});
+        out[half * 2 + 1] = PackX(v[1], v[3], Element{});
       }
     }
   }
@@ -121,7 +123,7 @@ __device__ __forceinline__ void MultiplyStage(uint32_t stage, bool scaled, int l
         LoadXFragment<kType, kColumns, X>(stage + S::kX, column0 + ct, block, x);
         float sum_x[4] = {};
         if constexpr (F::kMinima) {
-          constexpr uint32_t kOnes[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+          constexpr uint32_t kOnes[4] = {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00};
           Mma(sum_x, kOnes, x[0], x[1], Element{});
           Mma(sum_x, kOnes, x[2], x[3], Element{});
         }
@@ -183,111 +185,81 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
   using S = StreamStage<kType, kColumns, X>;
   using Shape = StreamShape<kColumns>;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ bool is_last;
-  const int tid = static_cast<int>(threadIdx.x), range = static_cast<int>(blockIdx.x);
+  const int tid = static_cast<int>(threadIdx.x), chunks = work.chunks;
   int* first_slots = reinterpret_cast<int*>(shared + S::kRingBytes);
+  const bool experts = p.expert_begin != nullptr;
   int num_tiles = p.num_groups * work.n_tiles * work.m_tiles;
-  if (p.expert_begin != nullptr) num_tiles = ScanExperts<kColumns>(p, first_slots) * work.n_tiles;
-  const int chunks = work.chunks;
-  const int64_t num_units = int64_t{num_tiles} * chunks;
-  int64_t num_ranges = work.plan.num_ranges;
-  if (num_ranges == 0) {
-    num_ranges = min(static_cast<int64_t>(gridDim.x),
-                     work.plan.whole_tiles ? num_tiles : max(static_cast<int64_t>(num_tiles), num_units / kMinUnits));
+  LetNextKernelStart();
+  if (experts) {
+    WaitForEarlierKernels();
+    num_tiles = ScanExperts<kColumns>(p, first_slots) * work.n_tiles;
   }
-  if (range >= num_ranges) return;
-  int64_t begin, end;  // in units: a chunk of a tile
-  if (work.plan.whole_tiles) {
-    begin = int64_t{num_tiles} * range / num_ranges * chunks;
-    end = int64_t{num_tiles} * (range + 1) / num_ranges * chunks;
-  } else {
-    begin = num_units * range / num_ranges;
-    end = num_units * (range + 1) / num_ranges;
+  const StreamLine line = LineOf(work, num_tiles);
+  if (blockIdx.x >= line.num_ranges) {
+    if (!experts) WaitForEarlierKernels();
+    return;
   }
+  const auto tile_at = [&](int tile) { return TileAt<kStreamRows, kColumns>(p, work, first_slots, tile); };
+  const int first_tile = static_cast<int>(line.begin / chunks), first_chunk = static_cast<int>(line.begin % chunks);
 
   const uint32_t ring = SharedAddress(shared);
   StreamSource<kType, kColumns, X> source;
-  int load_tile = static_cast<int>(begin / chunks), load_chunk = static_cast<int>(begin % chunks), load_stage = 0;
-  int64_t loads_left = end - begin;
-  source.Enter(p, TileAt<kColumns>(p, work, first_slots, load_tile));
-  const auto load_next = [&] {
+  int load_tile, load_chunk, load_stage;
+  int64_t loads_left;
+  const auto start_loading = [&] {
+    load_tile = first_tile, load_chunk = first_chunk, load_stage = 0;
+    loads_left = line.end - line.begin;
+    source.Enter(p, tile_at(load_tile));
+  };
+  const auto load_next = [&](bool w, bool x) {
     if (loads_left > 0) {
       if (load_chunk == chunks) {
         load_chunk = 0;
-        source.Enter(p, TileAt<kColumns>(p, work, first_slots, ++load_tile));
+        source.Enter(p, tile_at(++load_tile));
       }
-      source.Copy(p, load_chunk, ring + load_stage * S::kBytes);
+      if (w) source.CopyW(p, load_chunk, ring + load_stage * S::kBytes);
+      if (x) source.CopyX(p, load_chunk, ring + load_stage * S::kBytes);
       ++load_chunk;
       --loads_left;
       load_stage = load_stage + 1 == S::kStages ? 0 : load_stage + 1;
     }
-    CommitAsync();
+    if (x) CommitAsync();
   };
+  // W waits for no earlier kernel, so the ring begins with W alone.
+  start_loading();
 #pragma unroll 1
-  for (int i = 0; i < S::kStages - 1; ++i) load_next();
+  for (int i = experts ? S::kStages - 1 : 0; i < 2 * (S::kStages - 1); ++i) {
+    if (i == S::kStages - 1 && !experts) {
+      WaitForEarlierKernels();
+      start_loading();
+    }
+    load_next(experts || i < S::kStages - 1, i >= S::kStages - 1);
+  }
 
   float acc[Shape::kRowTiles][Shape::kColumnTiles][4] = {};
-  int tile_idx = static_cast<int>(begin / chunks), chunk = static_cast<int>(begin % chunks), stage = 0;
-  StreamTile tile = TileAt<kColumns>(p, work, first_slots, tile_idx);
+  int tile_idx = first_tile, chunk = first_chunk, stage = 0;
+  StreamTile tile = tile_at(tile_idx);
   const int warp_column = tid / 32 / Shape::kWarpRows * Shape::kColumnTiles * 8;
   const auto live_tiles_of = [&](const StreamTile& t) {
-    const int m = p.expert_begin != nullptr ? p.expert_begin[t.group + 1] - p.expert_begin[t.group] : p.m;
+    const int m = experts ? p.expert_begin[t.group + 1] - p.expert_begin[t.group] : p.m;
     return (m - t.m0 - warp_column + 7) / 8;
   };
   int live_tiles = live_tiles_of(tile);
   bool scaled = false;
   if constexpr (F::kFp8) scaled = p.block_scales != nullptr || p.expert_block_scales != nullptr;
 #pragma unroll 1
-  for (int64_t unit = begin; unit < end; ++unit) {
+  for (int64_t unit = line.begin; unit < line.end; ++unit) {
     WaitAsync<S::kStages - 2>();
     __syncthreads();  // this stage is there, the one before has been read
-    load_next();
+    load_next(true, true);
     MultiplyStage<kType, kColumns, X>(ring + stage * S::kBytes, scaled, live_tiles, acc);
     stage = stage + 1 == S::kStages ? 0 : stage + 1;
     ++chunk;
-    if (chunk < chunks && unit + 1 < end) continue;
+    if (chunk < chunks && unit + 1 < line.end) continue;
 
-    const int64_t tile_begin = int64_t{tile_idx} * chunks, tile_end = tile_begin + chunks;
-    bool store = true;
-    if (begin > tile_begin || end < tile_end) {  // this range holds a part of the tile
-      const auto slot = [&](int64_t r, bool starts) {
-        return work.plan.partials + (r * 2 + (starts ? 1 : 0)) * (Shape::kFragment * kStreamThreads) + tid;
-      };
-      float* mine = slot(range, begin <= tile_begin);
-      const auto each = [&](auto&& f) {
-#pragma unroll
-        for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
-#pragma unroll
-          for (int ct = 0; ct < Shape::kColumnTiles; ++ct) {
-#pragma unroll
-            for (int c = 0; c < 4; ++c) f(acc[rt][ct][c], ((rt * Shape::kColumnTiles + ct) * 4 + c) * kStreamThreads);
-          }
-        }
-      };
-      each([&](float& value, int at) { __stcg(mine + at, value); });
-      const int64_t first = ((tile_begin + 1) * num_ranges - 1) / num_units;
-      const int64_t last = (tile_end * num_ranges - 1) / num_units;
-      const int64_t done = min(end, tile_end) - max(begin, tile_begin);
-      __threadfence();
-      __syncthreads();
-      if (tid == 0) {
-        const uint32_t before = atomicAdd(work.plan.counters + first, static_cast<uint32_t>(done));
-        is_last = before + done == static_cast<uint32_t>(chunks);
-        if (is_last) work.plan.counters[first] = 0;
-      }
-      __syncthreads();
-      store = is_last;
-      if (store) {
-        __threadfence();
-        const float* part = slot(first, true);
-        each([&](float& value, int at) { value = __ldcg(part + at); });
-        for (int64_t r = first + 1; r <= last; ++r) {
-          part = slot(r, false);
-          each([&](float& value, int at) { value += __ldcg(part + at); });
-        }
-      }
+    if (live_tiles > 0 && FoldPieces(work.plan, line, tile_idx, chunks, reinterpret_cast<float(&)[Shape::kFragment]>(acc))) {
+      StoreTile<kColumns>(p, tile, acc);
     }
-    if (store) StoreTile<kColumns>(p, tile, acc);
 #pragma unroll
     for (auto& row : acc) {
 #pragma unroll
@@ -298,8 +270,8 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
     }
     chunk = 0;
     ++tile_idx;
-    if (unit + 1 < end) {
-      tile = TileAt<kColumns>(p, work, first_slots, tile_idx);
+    if (unit + 1 < line.end) {
+      tile = tile_at(tile_idx);
       live_tiles = live_tiles_of(tile);
     }
   }
@@ -321,8 +293,7 @@ CudaStatus LaunchStreamShape(const CudaExec& exec, const MatmulProblem& p, const
     return failure;
   }
   const int grid = plan.num_ranges > 0 ? plan.num_ranges : StreamBlocks(kColumns, exec.num_sms);
-  kernel<<<static_cast<unsigned>(grid), kStreamThreads, static_cast<size_t>(shared_bytes),
-           static_cast<cudaStream_t>(exec.stream)>>>(p, work);
+  LaunchOverlapped(kernel, grid, kStreamThreads, shared_bytes, exec.stream, p, work);
   return CudaLaunched("matmul of %d groups, m %d, n %d, k %d, weights of type number %d", p.num_groups, p.m, p.n, p.k,
                       static_cast<int>(kType));
 }

@@ -2,12 +2,13 @@
 //
 // In mma m16n8k16 lane 4 g + q multiplies four values of k: which four is ours to choose, as long as W and x agree. So a
 // lane takes 8 values of each block of 32 from one 16-byte load, and x lies in the order that falls out of unpacking
-// (StreamOrder). Codes become BF16 integers (Q8_0, Q4_0, Q4_1) or the values themselves (FP8) without rounding; scales
-// multiply F32 sums of one block.
+// (StreamOrder). Codes become F16 integers (Q8_0, Q4_0, Q4_1) or the values themselves (FP8) without rounding; scales
+// multiply F32 sums of one block. x is rounded to F16 for all weights but those of BF16.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -17,11 +18,13 @@
 
 namespace cachalot {
 
-// What x is before it is rounded to 16 bits: F16 has no room for outliers.
-__device__ __forceinline__ float ClampedFor(float value, __half) {
-  return value > 65504.0f ? 65504.0f : value < -65504.0f ? -65504.0f : value;
+// Two values of x rounded to 16 bits, the first in the low half. F16 has no room for outliers: they become ±65504.
+__device__ __forceinline__ uint32_t PackX(float low, float high, __half) {
+  uint32_t pair;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
 }
-__device__ __forceinline__ float ClampedFor(float value, __nv_bfloat16) { return value; }
+__device__ __forceinline__ uint32_t PackX(float low, float high, __nv_bfloat16) { return Pack2(low, high, __nv_bfloat16{}); }
 
 template <DType kType>
 struct StreamFormat {
@@ -34,31 +37,38 @@ struct StreamFormat {
   static constexpr int kRowBytes = kChunk * kBits / 8;
   static constexpr int kBlocksPerPiece = 16 / kBits;      // blocks of 32 values in the 64 bytes that four lanes load
   static constexpr int kPieces = kRowBytes / 64;
-  static constexpr StreamOrder kOrder =
-      kBits == 16 ? StreamOrder::kPlain : kBits == 8 ? StreamOrder::kEven : StreamOrder::kNibble;
-  using Element = std::conditional_t<kType == DType::kF16, __half, __nv_bfloat16>;
+  static constexpr StreamOrder kOrder = StreamOrderOf(kType);
+  using Element = std::conditional_t<kType == DType::kBF16, __nv_bfloat16, __half>;
 };
 
-__device__ __forceinline__ uint32_t SubBf16x2(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 c = __hsub2(*reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b));
+__device__ __forceinline__ uint32_t SubF16x2(uint32_t a, uint32_t b) {
+  const __half2 c = __hsub2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b));
   return *reinterpret_cast<const uint32_t*>(&c);
 }
-__device__ __forceinline__ uint32_t MulBf16x2(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 c = __hmul2(*reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b));
-  return *reinterpret_cast<const uint32_t*>(&c);
+__device__ __forceinline__ uint32_t FmaF16x2(uint32_t a, uint32_t b, uint32_t c) {
+  const __half2 d = __hfma2(*reinterpret_cast<__half2*>(&a), *reinterpret_cast<__half2*>(&b), *reinterpret_cast<__half2*>(&c));
+  return *reinterpret_cast<const uint32_t*>(&d);
 }
 
-// Bytes 0 and 2 of `u` as integers. 0x4300 is 128 and 0x4380 is 256: 128 + the low seven bits - (128 or, signed, 256).
+// Signed bytes 0 and 1 (kHigh: 2 and 3) of `u`, whose sign bits have been flipped: 0x6400 is 1024.
+template <bool kHigh>
 __device__ __forceinline__ uint32_t SignedBytes(uint32_t u) {
-  return SubBf16x2((u & 0x007f007f) | 0x43004300, (u & 0x00800080) | 0x43004300);
+  return SubF16x2(__byte_perm(u, 0x64646464, kHigh ? 0x4342 : 0x4140), 0x64806480);
 }
-// Bits 0 .. 3 and 16 .. 19 less kZero.
-template <int kZero>
+// Bits 0 .. 3 and 16 .. 19 less kZero; kHigh: bits 4 .. 7 and 20 .. 23, which come as sixteenfold.
+template <int kZero, bool kHigh>
 __device__ __forceinline__ uint32_t Nibbles(uint32_t u) {
-  constexpr uint32_t kZeros = 0x43004300u + kZero * 0x10001u;
-  return SubBf16x2((u & 0x000f000f) | 0x43004300, kZeros);
+  if constexpr (kHigh) {
+    constexpr uint32_t kSixteenth = 0x2c002c00, kZeros = 0xd400d400u + kZero * 0x00100010u;  // -(64 + kZero)
+    return FmaF16x2((u & 0x00f000f0) | 0x64006400, kSixteenth, kZeros);
+  }
+  return SubF16x2((u & 0x000f000f) | 0x64006400, 0x64006400u + kZero * 0x10001u);
 }
-constexpr uint32_t kTwoTo120 = 0x7b807b80;  // BF16's exponent bias less E4M3's
+// E4M3 bytes 0 and 1 of `u`.
+__device__ __forceinline__ uint32_t Fp8Pair(uint32_t u) {
+  const __half2_raw pair = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(u), __NV_E4M3);
+  return uint32_t{pair.x} | uint32_t{pair.y} << 16;
+}
 
 // Block b of the four-lane group's 64 bytes: this lane's 8 values of one row, as the two mma's two registers each.
 template <DType kType>
@@ -70,20 +80,20 @@ __device__ __forceinline__ void UnpackBlock(const uint32_t (&raw)[4], int b, uin
     for (int j = 0; j < 2; ++j) {
       const uint32_t u = raw[2 * b + j];
       if constexpr (kType == DType::kQ8_0) {
-        out[j][0] = SignedBytes(u);
-        out[j][1] = SignedBytes(u >> 8);
-      } else {  // sign to bit 15, exponent and mantissa to bits 4 .. 10
-        out[j][0] = MulBf16x2(((u << 4) & 0x07f007f0) | ((u << 8) & 0x80008000), kTwoTo120);
-        out[j][1] = MulBf16x2(((u >> 4) & 0x07f007f0) | (u & 0x80008000), kTwoTo120);
+        out[j][0] = SignedBytes<false>(u ^ 0x80808080);
+        out[j][1] = SignedBytes<true>(u ^ 0x80808080);
+      } else {
+        out[j][0] = Fp8Pair(u);
+        out[j][1] = Fp8Pair(u >> 16);
       }
     }
   } else {
     constexpr int kZero = kType == DType::kQ4_0 ? 8 : 0;
     const uint32_t u = raw[b];
-    out[0][0] = Nibbles<kZero>(u);
-    out[0][1] = Nibbles<kZero>(u >> 8);
-    out[1][0] = Nibbles<kZero>(u >> 4);
-    out[1][1] = Nibbles<kZero>(u >> 12);
+    out[0][0] = Nibbles<kZero, false>(u);
+    out[0][1] = Nibbles<kZero, false>(u >> 8);
+    out[1][0] = Nibbles<kZero, true>(u);
+    out[1][1] = Nibbles<kZero, true>(u >> 8);
   }
 }
 

@@ -33,14 +33,39 @@ struct StreamTile {
   int group, n0, m0;
 };
 
+// This block's range of the line of all chunks, [begin, end).
+struct StreamLine {
+  int64_t begin, end;
+  int64_t num_units, num_ranges;
+};
+// The block has a range if it is one of the first num_ranges.
+__device__ __forceinline__ StreamLine LineOf(const StreamWork& work, int num_tiles) {
+  StreamLine line;
+  line.num_units = int64_t{num_tiles} * work.chunks;
+  line.num_ranges = work.plan.num_ranges;
+  if (line.num_ranges == 0) {
+    line.num_ranges = min(static_cast<int64_t>(gridDim.x),
+                          work.plan.whole_tiles ? num_tiles : max(static_cast<int64_t>(num_tiles), line.num_units / kMinUnits));
+  }
+  const int64_t range = blockIdx.x;
+  if (work.plan.whole_tiles) {
+    line.begin = int64_t{num_tiles} * range / line.num_ranges * work.chunks;
+    line.end = int64_t{num_tiles} * (range + 1) / line.num_ranges * work.chunks;
+  } else {
+    line.begin = line.num_units * range / line.num_ranges;
+    line.end = line.num_units * (range + 1) / line.num_ranges;
+  }
+  return line;
+}
+
 // Tiles in the order in which they are streamed: those of one W tile side by side, so that W comes from L2 after the first.
 // `first_slots`: experts' first tiles along m, in shared memory.
-template <int kColumns>
+template <int kRows, int kColumns>
 __device__ __forceinline__ StreamTile TileAt(const MatmulProblem& p, const StreamWork& work, const int* first_slots,
                                              int tile) {
   if (p.expert_begin == nullptr) {
     const int m_tile = tile % work.m_tiles, rest = tile / work.m_tiles;
-    return {rest / work.n_tiles, rest % work.n_tiles * kStreamRows, m_tile * kColumns};
+    return {rest / work.n_tiles, rest % work.n_tiles * kRows, m_tile * kColumns};
   }
   int low = 0, high = p.num_groups - 1;  // the last expert that begins at or before the tile; it has pairs
   while (low < high) {
@@ -52,7 +77,7 @@ __device__ __forceinline__ StreamTile TileAt(const MatmulProblem& p, const Strea
     }
   }
   const int local = tile - first_slots[low] * work.n_tiles, m_tiles = first_slots[low + 1] - first_slots[low];
-  return {low, local / m_tiles * kStreamRows, local % m_tiles * kColumns};
+  return {low, local / m_tiles * kRows, local % m_tiles * kColumns};
 }
 
 // first_slots [num_groups + 1]; returns the number of slots.

@@ -89,7 +89,7 @@ struct StreamSource {
     }
   }
 
-  __device__ void Copy(const MatmulProblem& p, int chunk, uint32_t stage) const {
+  __device__ void CopyW(const MatmulProblem& p, int chunk, uint32_t stage) const {
     const int tid = static_cast<int>(threadIdx.x);
     const int w_at = chunk * F::kRowBytes;
     const bool in_row = !F::kDirect || w_at + tid % kWPieces * 16 < static_cast<int>(p.layout.row_bytes);
@@ -108,6 +108,10 @@ struct StreamSource {
     if constexpr (F::kFp8) {
       if (tid < kStreamRows && scales != nullptr) CopyAsyncSmall<4>(stage + S::kScales + tid * 4, scales + chunk * 4, true);
     }
+  }
+
+  __device__ void CopyX(const MatmulProblem& p, int chunk, uint32_t stage) const {
+    const int tid = static_cast<int>(threadIdx.x);
     const bool in_x = sizeof(X) == 2 || chunk * F::kChunk + tid % kXPieces * kXValues < p.k;
 #pragma unroll
     for (int i = 0; i < kXCopies; ++i) {
