@@ -125,7 +125,7 @@ void Heads(Bench& bench, int32_t heads, int64_t n, int64_t k) {
               static_cast<double>(bytes) * 1e-6);
   for (int64_t m : {1, 4, 8, 16, 32, 64, 128, 512}) {
     CudaHeadMatmulParams params = {.x = bench.x(), .x_stride = heads * k, .x_head_stride = k, .m = m, .num_heads = heads, .n = n,
-                                   .weight = MatrixAt(bench, DType::kBF16, heads * n, k, 0), .y = bench.y.as<float>(),
+                                   .weight = MatrixAt(bench, DType::kF16, heads * n, k, 0), .y = bench.y.as<float>(),
                                    .y_stride = heads * n, .y_head_stride = n};
     bench.Reserve(bench.backend->head_matmul_workspace_bytes(params, bench.info.num_sms));
     const double us = CapturedMicroseconds(bench.exec.stream, [&] {
@@ -197,21 +197,21 @@ int Main() {
   std::printf("%s, read roof %.0f GB/s. Cells: us, %% of the roof for W's bytes, or TFLOP/s.\n", bench.info.name,
               bench.roof * 1e-9);
   std::printf("dense, m = 1 4 8 16 32 64 128 136 512 2048\n");
-  for (DType dtype : {DType::kBF16, DType::kF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
-    const bool all = dtype != DType::kF16 && dtype != DType::kQ4_1;
+  for (DType dtype : {DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+    const bool all = dtype != DType::kBF16 && dtype != DType::kQ4_1;
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}}) {
       if (all || (n == 28672)) Dense(bench, dtype, n, k);
     }
   }
   Dense(bench, DType::kF32, 256, 7168);  // a router
-  std::printf("heads of BF16, m = 1 4 8 16 32 64 128 512\n");
+  std::printf("heads of F16, m = 1 4 8 16 32 64 128 512\n");
   for (int32_t heads : {16, 128}) {
     Heads(bench, heads, 512, 128);
     Heads(bench, heads, 128, 512);
   }
   std::printf("experts, tokens = 1 4 16 64 512 2048\n");
-  Experts(bench, DType::kBF16, 64, 6, 2816, 2048, true);
-  Experts(bench, DType::kBF16, 64, 6, 2048, 1408, false);
+  Experts(bench, DType::kF16, 64, 6, 2816, 2048, true);
+  Experts(bench, DType::kF16, 64, 6, 2048, 1408, false);
   Experts(bench, DType::kQ8_0, 64, 6, 2816, 2048, true);
   Experts(bench, DType::kFP8E4M3, 256, 8, 4096, 7168, true);
   Experts(bench, DType::kFP8E4M3, 256, 8, 7168, 2048, false);

@@ -222,6 +222,7 @@ TEST_F(GpuMoeMatmul, AgainstTheReference) {
           CheckExperts(experts, MakeRouting(64, 6, 16, spread), gather, gap);
           CheckExperts(experts, MakeRouting(8, 2, 65, spread), gather, gap);
           CheckExperts(experts, MakeRouting(5, 1, 200, spread), gather, gap);
+          CheckExperts(experts, MakeRouting(64, 6, 200, spread), gather, gap);
         }
       }
     }

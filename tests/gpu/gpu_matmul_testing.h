@@ -16,6 +16,12 @@ inline constexpr DType kCudaMatmulTypes[] = {DType::kF32,  DType::kF16,  DType::
 // What 16-bit tensor cores may differ by when x is a 16-bit value already: the order and the truncation of F32 sums.
 inline constexpr Tolerance kExactXTolerance = {1e-6, 2e-5, 2e-4, 1 - 1e-8};
 
+// Many rows of x: codes are decoded to F16, with the rounding that x has too.
+inline const Tolerance& FastTolerance(DType dtype, int64_t m) {
+  static constexpr Tolerance kF16Weights = {1e-6, 2e-5, 2e-3, 1 - 1e-7};
+  return m > 128 && dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 ? kF16Weights : kExactXTolerance;
+}
+
 // Rows [first, first + rows) of a file's matrix, packed.
 inline std::vector<std::byte> PackedRows(const TestWeight& weight, int64_t first, int64_t rows) {
   const int64_t file_bytes = DTypeBytes(weight.dtype, weight.k), row_bytes = CudaRowsOf(weight.dtype, weight.k).row_bytes;

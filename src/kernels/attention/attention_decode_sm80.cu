@@ -7,6 +7,7 @@
 // weights go through them twice, rounded and rest.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
@@ -172,6 +173,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
   __shared__ TileRow rows[kRows];
   __shared__ bool folds;
   constexpr int kMine = kRows * kDim / kThreads;  // output values of a thread
+  LetNextKernelStart();
   const PagedKv& kv = p.kv;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const uint32_t q_shared = SharedAddress(shared);

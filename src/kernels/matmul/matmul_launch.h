@@ -73,6 +73,9 @@ extern template CudaStatus LaunchStream<DType::kQ4_1>(const CudaExec&, const Mat
 CudaStatus LaunchWgmmaF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
 CudaStatus LaunchWgmmaBF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
 
+// --- matmul_expand_sm80.cu: rows [first, first + rows) of codes to F16, StreamRowValues(k) a row ---
+CudaStatus ExpandRows(const CudaExec& exec, const CudaMatrix& w, int64_t first, int64_t rows, void* out);
+
 // --- matmul_blas_sm80.cu: cuBLASLt, 16-bit weights ---
 inline constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
 struct BlasMatmul {

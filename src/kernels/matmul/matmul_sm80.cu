@@ -1,7 +1,8 @@
 // Which kernel computes a matmul, and with what scratch.
 //
 //   F32 math or F32 weights          matmul_f32_sm80.cu
-//   16-bit weights, m > 128, dense   cuBLASLt (matmul_blas_sm80.cu)
+//   m > 128, dense                   cuBLASLt (matmul_blas_sm80.cu), codes expanded to F16, a slab of rows at a time; not
+//                                    where deterministic
 //   16-bit weights, m > 8, sm_90     the wgmma kernel (matmul_wgmma.cuh), unless deterministic
 //   all else                         the stream kernel (matmul_stream.cuh); deterministic: with ranges that n and k alone fix
 #include <algorithm>
@@ -22,6 +23,7 @@ namespace {
 
 constexpr int kBlasRows = 128;  // cuBLASLt above
 constexpr int kLargestTile = 128;
+constexpr int64_t kSlabBytes = int64_t{64} << 20;  // of codes as F16
 constexpr int kManyTiles = 12;  // a block: so many that whole tiles balance well enough
 
 constexpr int64_t Padded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
@@ -41,18 +43,29 @@ int ExpertColumns(const CudaMoeMatmulParams& p) {
   return ColumnsFor(std::min(most, 2 * average));
 }
 
+// Rows of W that are expanded at a time: slabs of one size, about.
+int64_t SlabRows(int64_t n, int64_t k) {
+  const int64_t most = std::max<int64_t>(kSlabBytes / (StreamRowValues(k) * 2) / kStreamRows, 1) * kStreamRows;
+  const int64_t slabs = (n + most - 1) / most, rows = (n + slabs - 1) / slabs;
+  return (rows + kStreamRows - 1) / kStreamRows * kStreamRows;
+}
+
 struct Scratch {
   int64_t x_bytes = 0;
   int64_t other_bytes = 0;  // partial tiles, or cuBLASLt's
   int64_t total() const { return Padded(x_bytes) + Padded(other_bytes); }
 };
 
-Scratch ScratchOf(DType dtype, int64_t k, int64_t x_rows, int columns, bool blas, int num_sms) {
+Scratch ScratchOf(DType dtype, int64_t k, int64_t x_rows, int columns, int num_sms) {
   if (dtype == DType::kF32) return {};
-  Scratch scratch;
-  scratch.x_bytes = x_rows * StreamRowValues(k) * 2;
-  scratch.other_bytes = StreamPartialBytes(num_sms, columns);
-  if (blas) scratch.other_bytes = std::max(scratch.other_bytes, kBlasWorkspaceBytes);
+  return {x_rows * StreamRowValues(k) * 2, StreamPartialBytes(num_sms, columns)};
+}
+
+// A deterministic matmul of as many rows has room in it too.
+Scratch BlasScratchOf(const CudaMatrix& w, int64_t m, int num_sms) {
+  Scratch scratch = ScratchOf(w.dtype, w.k, m, kLargestTile, num_sms);
+  const int64_t slab_bytes = Is16Bit(w.dtype) ? 0 : SlabRows(w.n, w.k) * StreamRowValues(w.k) * 2;
+  scratch.other_bytes = std::max(scratch.other_bytes, kBlasWorkspaceBytes + slab_bytes);
   return scratch;
 }
 
@@ -138,7 +151,7 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   plan.rows = wgmma ? WgmmaRows(p, columns, exec.num_sms) : kStreamRows;
   plan.columns = columns;
   plan.x_f32 = columns == 8 && HasAlignedX(p);
-  Scratch scratch = ScratchOf(dtype, p.k, x_rows, columns, false, exec.num_sms);
+  Scratch scratch = ScratchOf(dtype, p.k, x_rows, columns, exec.num_sms);
   if (plan.x_f32) scratch.x_bytes = 0;
 
   const int64_t n_tiles = (p.n + plan.rows - 1) / plan.rows, chunks = (p.k + StreamChunk(dtype) - 1) / StreamChunk(dtype);
@@ -178,26 +191,39 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
 }
 
 CudaStatus RunBlas(const CudaExec& exec, const CudaMatmulParams& params, MatmulProblem p) {
-  const Scratch scratch = ScratchOf(params.weight.dtype, params.weight.k, params.m, kLargestTile, true, exec.num_sms);
+  const CudaMatrix& w = params.weight;
+  const Scratch scratch = BlasScratchOf(w, params.m, exec.num_sms);
   if (CudaStatus failure = CheckScratch(exec, scratch.total(), "matmul")) return failure;
   if (params.bias != nullptr) {
     if (CudaStatus failure = AddBias(exec, params)) return failure;
   }
-  if (CudaStatus failure = ConvertForStream(exec, params.weight.dtype, params.m, &p)) return failure;
+  const DType dtype = w.dtype == DType::kBF16 ? DType::kBF16 : DType::kF16;
+  if (CudaStatus failure = ConvertForStream(exec, dtype, params.m, &p)) return failure;
   BlasMatmul blas;
-  blas.dtype = params.weight.dtype;
+  blas.dtype = dtype;
   blas.m = params.m;
-  blas.n = params.weight.n;
-  blas.k = params.weight.k;
+  blas.n = w.n;
+  blas.k = w.k;
   blas.x = p.x;
   blas.x_stride = p.x_stride;
-  blas.w = params.weight.data;
+  blas.w = w.data;
   blas.w_stride = p.layout.row_bytes / 2;
   blas.y = params.y;
   blas.y_stride = params.y_stride;
   blas.accumulate = params.accumulate || params.bias != nullptr;
   blas.workspace = exec.workspace + Padded(scratch.x_bytes);
-  return RunBlasMatmul(exec, blas);
+  if (Is16Bit(w.dtype)) return RunBlasMatmul(exec, blas);
+  std::byte* const slab = blas.workspace + kBlasWorkspaceBytes;
+  const int64_t slab_rows = SlabRows(w.n, w.k);
+  blas.w = slab;
+  blas.w_stride = StreamRowValues(w.k);
+  for (int64_t first = 0; first < w.n; first += slab_rows) {
+    blas.n = std::min(slab_rows, w.n - first);
+    blas.y = params.y + first;
+    if (CudaStatus failure = ExpandRows(exec, w, first, blas.n, slab)) return failure;
+    if (CudaStatus failure = RunBlasMatmul(exec, blas)) return failure;
+  }
+  return nullptr;
 }
 
 MatmulProblem ProblemOf(const CudaMatrix& weight) {
@@ -216,9 +242,9 @@ MatmulProblem ProblemOf(const CudaMatrix& weight) {
 CudaStatus CudaMatmulInit() { return InitBlas(); }
 
 int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms) {
-  const DType dtype = params.weight.dtype;
-  return ScratchOf(dtype, params.weight.k, params.m, ColumnsFor(params.m), Is16Bit(dtype) && params.m > kBlasRows, num_sms)
-      .total();
+  const CudaMatrix& w = params.weight;
+  if (params.m > kBlasRows && w.dtype != DType::kF32) return BlasScratchOf(w, params.m, num_sms).total();
+  return ScratchOf(w.dtype, w.k, params.m, ColumnsFor(params.m), num_sms).total();
 }
 
 CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
@@ -235,12 +261,12 @@ CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   p.accumulate = params.accumulate;
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const bool whole_y = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
-  if (!exec.deterministic && Is16Bit(weight.dtype) && params.m > kBlasRows && whole_y) return RunBlas(exec, params, p);
+  if (!exec.deterministic && params.m > kBlasRows && whole_y) return RunBlas(exec, params, p);
   return RunStream(exec, weight.dtype, p, params.m, ColumnsFor(params.m), "matmul");
 }
 
 int64_t CudaHeadMatmulWorkspaceBytes(const CudaHeadMatmulParams& params, int32_t num_sms) {
-  return ScratchOf(params.weight.dtype, params.weight.k, params.m * params.num_heads, ColumnsFor(params.m), false, num_sms)
+  return ScratchOf(params.weight.dtype, params.weight.k, params.m * params.num_heads, ColumnsFor(params.m), num_sms)
       .total();
 }
 
@@ -266,7 +292,7 @@ CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& para
 }
 
 int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms) {
-  return ScratchOf(params.weight.dtype, params.weight.k, params.max_pairs, ExpertColumns(params), false, num_sms).total();
+  return ScratchOf(params.weight.dtype, params.weight.k, params.max_pairs, ExpertColumns(params), num_sms).total();
 }
 
 CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params) {

@@ -3,6 +3,7 @@
 // Bound: 8 bytes a value.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/rms_norm/rms_norm.h"
 
@@ -39,6 +40,7 @@ template <int kThreads>
 __global__ void VectorKernel(RmsNormParams p, int64_t num_rows) {
   constexpr int kRowsPerBlock = kThreads == 32 ? kBlockThreads / 32 : 1;
   __shared__ float scratch[32];
+  LetNextKernelStart();
   const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + (kThreads == 32 ? threadIdx.x / 32 : 0);
   if (row >= num_rows) return;  // whole warps; a block of one row has none to leave out
   const int t = threadIdx.x % kThreads;

@@ -1,6 +1,7 @@
 // SwiGlu: four values a thread where everything is aligned, else one. Bound: 12 bytes a value.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "kernels/swiglu/swiglu.h"
 
 namespace cachalot {
@@ -13,6 +14,7 @@ __device__ __forceinline__ float SwiGluOf(float gate, float up) {
 }
 
 __global__ void VectorKernel(SwiGluParams p, int64_t vectors) {
+  LetNextKernelStart();
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < vectors; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / (p.dim / 4), at = i % (p.dim / 4);
     const float4 gate = reinterpret_cast<const float4*>(p.gate + row * p.x_stride)[at];
