@@ -1,5 +1,6 @@
 // The dense matmul on the GPU against the CPU's definition: every format, way to run and corner of shape.
 #include "gpu_matmul_testing.h"
+#include "kernels/rms_norm/rms_norm.h"
 
 namespace cachalot {
 namespace {

@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256;
 
 // A thread a run of 8 values: those of lane quad `q` of block `b`.
-template <typename Element, StreamOrder kOrder>
+template <typename Element, StreamOrder kOrder, bool kFragments>
 __global__ void ConvertKernel(ConvertXParams p, int64_t runs, int runs_per_row) {
   LetNextKernelStart();
   WaitForEarlierKernels();
@@ -45,7 +45,13 @@ __global__ void ConvertKernel(ConvertXParams p, int64_t runs, int runs_per_row) 
       out[half * 2 + 1] = PackX(v[half][1], v[half][3], Element{});
     }
   }
-  reinterpret_cast<uint4*>(p.out)[at] = {out[0], out[1], out[2], out[3]};
+  if constexpr (kFragments) {  // registers of the block's two multiplications of 16 values, each of all four lanes
+    uint32_t* words = static_cast<uint32_t*>(p.out) + (at - q) * 4 + q;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i * 4] = out[i];
+  } else {
+    static_cast<uint4*>(p.out)[at] = {out[0], out[1], out[2], out[3]};
+  }
 }
 
 __global__ void BiasKernel(CudaMatmulParams p) {
@@ -60,9 +66,11 @@ __global__ void BiasKernel(CudaMatmulParams p) {
 
 CudaStatus ConvertX(const CudaExec& exec, const ConvertXParams& params) {
   const int64_t runs_per_row = StreamRowValues(params.k) / 8, runs = params.num_rows * params.num_groups * runs_per_row;
-  auto* const kernel = !params.half ? &ConvertKernel<__nv_bfloat16, StreamOrder::kPlain>
-                       : params.order == StreamOrder::kPlain ? &ConvertKernel<__half, StreamOrder::kPlain>
-                                                             : &ConvertKernel<__half, StreamOrder::kNibble>;
+  using enum StreamOrder;
+  const bool plain = params.order == kPlain;
+  auto* const kernel = !params.half       ? &ConvertKernel<__nv_bfloat16, kPlain, false>
+                       : params.fragments ? (plain ? &ConvertKernel<__half, kPlain, true> : &ConvertKernel<__half, kNibble, true>)
+                                          : (plain ? &ConvertKernel<__half, kPlain, false> : &ConvertKernel<__half, kNibble, false>);
   LaunchOverlapped(kernel, (runs + kThreads - 1) / kThreads, kThreads, 0, exec.stream, params, runs, static_cast<int>(runs_per_row));
   return CudaLaunched("matmul: %lld x %d rows of %lld values to 16 bits", static_cast<long long>(params.num_rows),
                       params.num_groups, static_cast<long long>(params.k));

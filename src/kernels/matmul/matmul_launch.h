@@ -35,6 +35,7 @@ struct ConvertXParams {
   bool aligned = false;
   bool half = true;  // F16, else BF16
   StreamOrder order = StreamOrder::kPlain;
+  bool fragments = false;  // F16: as wgmma's B in memory, so that A in registers can be what UnpackBlock leaves in a lane
   void* out = nullptr;
 };
 CudaStatus ConvertX(const CudaExec& exec, const ConvertXParams& params);
@@ -72,6 +73,10 @@ extern template CudaStatus LaunchStream<DType::kQ4_1>(const CudaExec&, const Mat
 // --- matmul_wgmma.cuh: the same for 16-bit weights on sm_90, x converted; as many ranges as SMs ---
 CudaStatus LaunchWgmmaF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
 CudaStatus LaunchWgmmaBF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
+// --- matmul_wgmma_codes.cuh: for codes, x converted to `fragments`; ranges as the stream kernel ---
+CudaStatus LaunchWgmmaFp8(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
+CudaStatus LaunchWgmmaQ8(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
+CudaStatus LaunchWgmmaQ4(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
 
 // --- matmul_expand_sm80.cu: rows [first, first + rows) of codes to F16, StreamRowValues(k) a row ---
 CudaStatus ExpandRows(const CudaExec& exec, const CudaMatrix& w, int64_t first, int64_t rows, void* out);

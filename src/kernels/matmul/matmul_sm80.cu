@@ -3,7 +3,8 @@
 //   F32 math or F32 weights          matmul_f32_sm80.cu
 //   m > 128, dense                   cuBLASLt (matmul_blas_sm80.cu), codes expanded to F16, a slab of rows at a time; not
 //                                    where deterministic
-//   16-bit weights, m > 8, sm_90     the wgmma kernel (matmul_wgmma.cuh), unless deterministic
+//   m > 8, sm_90                     the wgmma kernels (matmul_wgmma.cuh, matmul_wgmma_codes.cuh); not where deterministic,
+//                                    not for Q4_1
 //   all else                         the stream kernel (matmul_stream.cuh); deterministic: with ranges that n and k alone fix
 #include <algorithm>
 #include <climits>
@@ -93,7 +94,7 @@ CudaStatus CheckScratch(const CudaExec& exec, int64_t bytes, const char* op) {
 bool WantsF32(const CudaExec& exec, DType dtype) { return exec.math == CudaMath::kF32 || dtype == DType::kF32; }
 
 // x of all groups to 16 bits into the workspace; the problem reads it from there.
-CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, int64_t x_rows, MatmulProblem* p) {
+CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, bool fragments, int64_t x_rows, MatmulProblem* p) {
   ConvertXParams params;
   params.x = static_cast<const float*>(p->x);
   params.x_stride = p->x_stride;
@@ -104,6 +105,7 @@ CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, int64_t x_rows, M
   params.aligned = HasAlignedX(*p);
   params.half = dtype != DType::kBF16;
   params.order = StreamOrderOf(dtype);
+  params.fragments = fragments;
   params.out = exec.workspace;
   p->x = exec.workspace;
   p->x_group_stride = StreamRowValues(p->k);
@@ -112,7 +114,20 @@ CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, int64_t x_rows, M
 }
 
 CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, bool wgmma, const MatmulProblem& p, const StreamPlan& plan) {
-  if (wgmma) return dtype == DType::kF16 ? LaunchWgmmaF16(exec, p, plan) : LaunchWgmmaBF16(exec, p, plan);
+  if (wgmma) {
+    switch (dtype) {
+      case DType::kF16:
+        return LaunchWgmmaF16(exec, p, plan);
+      case DType::kBF16:
+        return LaunchWgmmaBF16(exec, p, plan);
+      case DType::kFP8E4M3:
+        return LaunchWgmmaFp8(exec, p, plan);
+      case DType::kQ8_0:
+        return LaunchWgmmaQ8(exec, p, plan);
+      default:
+        return LaunchWgmmaQ4(exec, p, plan);
+    }
+  }
   switch (dtype) {
     case DType::kF16:
       return LaunchStream<DType::kF16>(exec, p, plan);
@@ -146,9 +161,10 @@ int WgmmaRows(const MatmulProblem& p, int columns, int num_sms) {
 // The stream kernel or the wgmma kernel. `x_rows`: rows of x that are read.
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int columns, const char* op) {
   const bool experts = p.expert_begin != nullptr;
-  const bool wgmma = !exec.deterministic && Is16Bit(dtype) && columns > 8 && HasWgmma();
+  const bool codes = !Is16Bit(dtype);
+  const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && columns > 8 && HasWgmma();
   StreamPlan plan;
-  plan.rows = wgmma ? WgmmaRows(p, columns, exec.num_sms) : kStreamRows;
+  plan.rows = wgmma && !codes ? WgmmaRows(p, columns, exec.num_sms) : kStreamRows;
   plan.columns = columns;
   plan.x_f32 = columns == 8 && HasAlignedX(p);
   Scratch scratch = ScratchOf(dtype, p.k, x_rows, columns, exec.num_sms);
@@ -159,7 +175,7 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   if (tiles * chunks > INT_MAX) {
     return CudaFail(CudaFault::kInvalid, "%s: m %d, n %d, k %d of %d groups in one call", op, p.m, p.n, p.k, p.num_groups);
   }
-  const int blocks = wgmma ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
+  const int blocks = wgmma && !codes ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
   const bool counts = exec.counters != nullptr && blocks * kStreamCounters <= kCudaCounters;
   plan.whole_tiles = !counts || chunks < 3 ||
                      (!experts && (tiles % blocks == 0 || tiles >= int64_t{kManyTiles} * blocks));
@@ -177,7 +193,7 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   plan.partials = reinterpret_cast<float*>(exec.workspace + Padded(scratch.x_bytes));
   plan.counters = exec.counters;
   if (!plan.x_f32) {
-    if (CudaStatus failure = ConvertForStream(exec, dtype, x_rows, &p)) return failure;
+    if (CudaStatus failure = ConvertForStream(exec, dtype, wgmma && codes, x_rows, &p)) return failure;
   }
   const int64_t value_bytes = plan.x_f32 ? 4 : 2;
   const int m = p.m;
@@ -198,7 +214,7 @@ CudaStatus RunBlas(const CudaExec& exec, const CudaMatmulParams& params, MatmulP
     if (CudaStatus failure = AddBias(exec, params)) return failure;
   }
   const DType dtype = w.dtype == DType::kBF16 ? DType::kBF16 : DType::kF16;
-  if (CudaStatus failure = ConvertForStream(exec, dtype, params.m, &p)) return failure;
+  if (CudaStatus failure = ConvertForStream(exec, dtype, false, params.m, &p)) return failure;
   BlasMatmul blas;
   blas.dtype = dtype;
   blas.m = params.m;

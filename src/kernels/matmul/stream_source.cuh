@@ -66,6 +66,11 @@ struct StreamSource {
   int x_row[kXCopies];
 
   __device__ void Enter(const MatmulProblem& p, const StreamTile& tile) {
+    EnterW(p, tile);
+    EnterX(p, tile);
+  }
+
+  __device__ void EnterW(const MatmulProblem& p, const StreamTile& tile) {
     const MatmulGroupView group = GroupOf(p, tile.group);
     const int tid = static_cast<int>(threadIdx.x), row = tid / kWPieces;
     rows = p.n - tile.n0 - row;
@@ -81,6 +86,11 @@ struct StreamSource {
                                                       ? nullptr
                                                       : group.block_scales + int64_t{scale_row} * ((p.k + 127) / 128));
     }
+  }
+
+  __device__ void EnterX(const MatmulProblem& p, const StreamTile& tile) {
+    const MatmulGroupView group = GroupOf(p, tile.group);
+    const int tid = static_cast<int>(threadIdx.x);
     x = static_cast<const X*>(p.x) + group.x_offset + tid % kXPieces * kXValues;
 #pragma unroll
     for (int i = 0; i < kXCopies; ++i) {
