@@ -55,6 +55,7 @@ class EngineImpl final : public Engine {
     plans_.resize(static_cast<size_t>(executor->info().depth) + 1);
     stats_.kv_blocks_used.resize(executor->info().kv_groups.size());
     stats_.kv_blocks_cached.resize(executor->info().kv_groups.size());
+    stats_.kv_unused_tokens.resize(executor->info().kv_groups.size());
   }
 
   Result<uint64_t> Submit(Request request, OutputCallback on_output) override;

@@ -101,6 +101,7 @@ struct EngineStats {
   int64_t cache_evictions = 0;       // blocks that were cached and gave way
   std::vector<int32_t> kv_blocks_used;    // by group: held by requests
   std::vector<int32_t> kv_blocks_cached;  // by group: held by none, kept for those to come; as good as free
+  std::vector<int64_t> kv_unused_tokens;  // by group: places in held blocks where no token is
   // By MoE layer: the share of experts that got a token, averaged over the steps (the \"activation rate\").
   std::vector<double> moe_activation_ratio;
 };

@@ -261,6 +261,8 @@ TEST_F(EngineServingTest, CountsWhatAServerShows) {
   EXPECT_EQ(stats.step_decode_tokens, 0);
   EXPECT_EQ(stats.admitted, 2);
   EXPECT_EQ(stats.queue_us, 200);
+  EXPECT_EQ(stats.kv_blocks_used[0], 10 + 8);
+  EXPECT_EQ(stats.kv_unused_tokens[0], 2) << "40 and 30 tokens in blocks of 4";
   clock.Advance(50);
   ASSERT_TRUE(engine_->Step().ok());
   EXPECT_EQ(stats.step_prompt_tokens, 0);

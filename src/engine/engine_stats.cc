@@ -18,9 +18,10 @@ void ReadStats(const Scheduler& scheduler, EngineStats* stats) {
   stats->cache_hit_tokens = counters.cache_hit_tokens;
   stats->cache_evictions = scheduler.blocks().num_evictions();
   for (size_t g = 0; g < stats->kv_blocks_used.size(); ++g) {
-    const BlockPool& pool = scheduler.blocks().pool(static_cast<int32_t>(g));
-    stats->kv_blocks_used[g] = pool.num_used();
-    stats->kv_blocks_cached[g] = pool.num_cached_free();
+    const KvGroupUsage usage = scheduler.blocks().Usage(static_cast<int32_t>(g));
+    stats->kv_blocks_used[g] = usage.num_used;
+    stats->kv_blocks_cached[g] = usage.num_cached;
+    stats->kv_unused_tokens[g] = usage.unused_tokens;
   }
 }
 
