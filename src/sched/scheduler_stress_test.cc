@@ -15,7 +15,7 @@ namespace {
 // cancelled), every block comes back, and everybody finishes.
 TEST(SchedulerStress, RandomTraffic) {
   int64_t recomputes = 0, swaps = 0, forks = 0, hits = 0, rows = 0;
-  for (uint64_t seed = 1; seed <= 300; ++seed) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 rng(seed);
     const auto random = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng); };
     SchedulerLimits limits = TestLimits(random(8, 24));
@@ -100,11 +100,11 @@ TEST(SchedulerStress, RandomTraffic) {
     const auto replayed = ReplayTrace(trace, limits, options, *MakeSchedulingPolicy(policy));
     ASSERT_TRUE(replayed.ok() && *replayed == driver.plans) << "seed " << seed;
   }
-  EXPECT_GT(recomputes, 1500);
-  EXPECT_GT(swaps, 500);
+  EXPECT_GT(recomputes, 1000);
+  EXPECT_GT(swaps, 400);
   EXPECT_GT(forks, 1000);
-  EXPECT_GT(hits, 5000);
-  EXPECT_GT(rows, 50000);
+  EXPECT_GT(hits, 3000);
+  EXPECT_GT(rows, 30000);
 }
 
 }  // namespace
