@@ -163,6 +163,8 @@ function showStatus(status) {
   $("model").textContent = status.model;
   const numbers = {
     "Running": status.running + " of " + status.max_seqs, "Waiting": status.waiting, "Tokens per second": status.tokens_per_second,
+    "Last step": status.step_prompt_tokens + " prompt + " + status.step_decode_tokens + " decode",
+    "Prefix cache": status.cache_query_tokens ? (100 * status.cache_hit_tokens / status.cache_query_tokens).toFixed(0) + " % hits" : "–",
     "Generated": status.generated_tokens, "Prompt tokens": status.prompt_tokens, "Steps": status.steps,
     "Preemptions": status.preemptions, "Connections": status.connections, "Context": status.context,
   };
@@ -176,7 +178,7 @@ function showStatus(status) {
   $("groups").replaceChildren(...status.kv_groups.map((group) => {
     const box = document.createElement("div"), bar = document.createElement("div"), part = document.createElement("i");
     box.className = "group";
-    box.textContent = `${group.name}: ${group.blocks_used} of ${group.blocks} blocks of ${group.block_tokens} tokens`;
+    box.textContent = `${group.name}: ${group.blocks_used} of ${group.blocks} blocks of ${group.block_tokens} tokens, ${group.blocks_cached} more cached`;
     bar.className = "bar";
     part.style.setProperty("width", 100 * group.blocks_used / Math.max(group.blocks, 1) + "%");
     bar.append(part);

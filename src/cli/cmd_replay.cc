@@ -13,7 +13,7 @@
 namespace cachalot {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
+using WallClock = std::chrono::steady_clock;
 
 struct ReplayFlags {
   ModelFlags model;
@@ -55,7 +55,7 @@ Status Submit(Session* session, Rerun* rerun) {
 }
 
 Status RunAll(const ReplayFlags& flags, Session* session, std::deque<Rerun>* reruns, const StopOnInterrupt& stop) {
-  const auto start = SteadyClock::now();
+  const auto start = WallClock::now();
   const int64_t first_us = reruns->empty() ? 0 : reruns->front().record->arrival_us;
   size_t next = 0;
   while (next < reruns->size() || session->engine().HasWork()) {
@@ -65,9 +65,9 @@ Status RunAll(const ReplayFlags& flags, Session* session, std::deque<Rerun>* rer
       const auto due = flags.speed <= 0 ? start
                                         : start + std::chrono::microseconds(static_cast<int64_t>(
                                                       static_cast<double>(rerun.record->arrival_us - first_us) / flags.speed));
-      if (SteadyClock::now() < due) {
+      if (WallClock::now() < due) {
         if (session->engine().HasWork()) break;
-        std::this_thread::sleep_until(std::min(due, SteadyClock::now() + std::chrono::milliseconds(50)));
+        std::this_thread::sleep_until(std::min(due, WallClock::now() + std::chrono::milliseconds(50)));
         if (stop.interrupted()) return Cancelled("interrupted");
         continue;
       }
@@ -88,10 +88,10 @@ Result<bool> Replay(const ReplayFlags& flags, Output* output) {
   for (const auto& record : records) {
     for (size_t i = 0; i < record.choices.size(); ++i) reruns.push_back({&record, &record.choices[i], i, {}, "", "", {}});
   }
-  const auto start = SteadyClock::now();
+  const auto start = WallClock::now();
   const StopOnInterrupt stop;
   RETURN_IF_ERROR(RunAll(flags, session.get(), &reruns, stop));
-  const double seconds = std::chrono::duration<double>(SteadyClock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(WallClock::now() - start).count();
   int64_t different = 0;
   int64_t tokens = 0;
   std::string text;

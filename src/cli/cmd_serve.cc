@@ -25,9 +25,7 @@ void Drain(Server* server, const StopSignals& signals, int32_t timeout_ms) {
 }
 
 Status Serve(ServeFlags* flags) {
-  ModelOptions& options = flags->model.options;
-  options.max_step_tokens = std::max(options.max_step_tokens, options.max_seqs);
-  ASSIGN_OR_RETURN(const auto session, Session::Open(options, flags->prefill_chunk));
+  ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options, flags->engine));
   RETURN_IF_ERROR(session->tokenizer().status());
   flags->server.version = CACHALOT_VERSION;
   const ExecutorInfo info = session->bundle().runtime->info();

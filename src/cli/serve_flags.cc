@@ -44,12 +44,21 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Int("--read-timeout", &read_timeout_s_, 1, kMaxSeconds, "S", "seconds for a request to arrive (default 30)");
   flags->Int("--idle-timeout", &idle_timeout_s_, 1, kMaxSeconds, "S", "seconds that an unused connection stays (default 120)");
   flags->Int("--drain-timeout", &drain_timeout_s_, 0, kMaxSeconds, "S", "seconds that running requests get after SIGTERM (default 30)");
+  flags->Int("--request-timeout", &request_timeout_s_, 0, kMaxSeconds, "S", "seconds for a whole answer; what takes longer ends with an error (0: none)");
   flags->Int("--health-timeout", &stall_s_, 1, kMaxSeconds, "S", "a step that takes longer turns /health red (default 60)");
   flags->Section("Batching");
   flags->Int("--max-num-seqs,-np,--parallel", &model.options.max_seqs, 1, 1 << 16, "N", "sequences that run at once (default 8)");
   flags->Int("--max-num-batched-tokens,-b,--batch-size", &model.options.max_step_tokens, 1, 1 << 20, "N",
              "tokens of one step (default 512)");
-  flags->Int("--prefill-chunk", &prefill_chunk, 0, 1 << 20, "N", "tokens by which a prompt advances in a step (0: all of the step's)");
+  flags->Int("--prefill-chunk", &prefill_chunk_, 0, 1 << 20, "N", "tokens by which a prompt advances in a step (0: all of the step's)");
+  flags->Choice("--scheduling-policy", &engine.policy, {"fcfs", "priority", "fair"},
+                "who goes first: who came first (default), by priority, or fairly\namong API keys");
+  flags->Float("--itl-target-ms", &itl_target_ms_, 0, 1e6, "X", "prompts leave running streams room for a token in this time (0: off)");
+  flags->Switch("--enable-prefix-caching", &prefix_caching_on_, "beginnings of prompts are computed once (the default)");
+  flags->Switch("--no-enable-prefix-caching", &prefix_caching_off_, "not so");
+  flags->Choice("--preemption-mode", &preemption_, {"recompute", "swap"},
+                "what becomes of a sequence's KV cache when memory runs out: it is\nforgotten (default), or moved to the host (--swap-tokens)");
+  flags->Int("--swap-tokens", &model.options.swap_tokens, 0, int64_t{1} << 40, "N", "tokens that the host keeps for preempted sequences");
   flags->Int("--kv-tokens", &model.options.kv_tokens, 0, int64_t{1} << 40, "N",
              "tokens that the KV cache holds, over all sequences\n(0: every sequence can be as long as -c)");
   flags->Int("--block-size", &model.options.block_tokens, 1, 4096, "N", "tokens of a KV block (default 16)");
@@ -92,6 +101,19 @@ Status ServeFlags::Resolve() {
   server.http.idle_timeout_ms = idle_timeout_s_ * 1000;
   server.drain_timeout_ms = drain_timeout_s_ * 1000;
   server.stall_ms = stall_s_ * 1000;
+  server.deadline_us = int64_t{request_timeout_s_} * 1'000'000;
+  if (prefix_caching_on_ && prefix_caching_off_) {
+    return InvalidArgument("--enable-prefix-caching and --no-enable-prefix-caching: only one of them");
+  }
+  if ((preemption_ == "swap") != (model.options.swap_tokens > 0)) {
+    return InvalidArgument("--preemption-mode swap and --swap-tokens N go together");
+  }
+  engine.preemption = preemption_ == "swap" ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+  engine.enable_prefix_caching = !prefix_caching_off_;
+  engine.itl_target_ms = itl_target_ms_;
+  model.options.max_step_tokens = std::max(model.options.max_step_tokens, model.options.max_seqs);
+  engine.max_batch_tokens = model.options.max_step_tokens;
+  engine.prefill_chunk = prefill_chunk_ > 0 ? prefill_chunk_ : engine.max_batch_tokens;
   server.vllm_metrics = metrics_compat_ == "vllm";
   server.split_reasoning = reasoning_format_ != "none";
   server.reasoning_fields = reasoning_fields_ == "both"        ? ReasoningFields::kBoth

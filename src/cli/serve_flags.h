@@ -6,6 +6,7 @@
 
 #include "cli/flag_set.h"
 #include "cli/model_flags.h"
+#include "engine/engine.h"
 #include "server/server_context.h"
 
 namespace cachalot {
@@ -15,7 +16,7 @@ struct ServeFlags {
 
   ModelFlags model;
   ServerOptions server;
-  int32_t prefill_chunk = 0;      // 0: as many as a step holds
+  EngineOptions engine;
 
   void Declare(FlagSet* flags);
   // After FlagSet::Parse.
@@ -31,6 +32,10 @@ struct ServeFlags {
   std::string reasoning_format_ = "auto";
   std::string reasoning_fields_ = "both";
   int64_t body_mib_ = 16;
+  std::string preemption_ = "recompute";
+  bool prefix_caching_on_ = false, prefix_caching_off_ = false;
+  float itl_target_ms_ = 0;
+  int32_t prefill_chunk_ = 0, request_timeout_s_ = 0;
   int32_t read_timeout_s_ = 30, idle_timeout_s_ = 120, drain_timeout_s_ = 30, stall_s_ = 60;
 };
 

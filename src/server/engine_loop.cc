@@ -20,7 +20,10 @@ TokenEvent EventOf(const RequestOutput& output, int64_t now_us) {
   event.logprobs.assign(output.logprobs.begin(), output.logprobs.end());
   for (const auto& top : output.top_logprobs) event.top_logprobs.emplace_back(top.begin(), top.end());
   event.prompt_logprobs.assign(output.prompt_logprobs.begin(), output.prompt_logprobs.end());
+  event.choice = output.choice;
   event.num_prompt_computed = output.num_prompt_computed;
+  event.num_cached_tokens = output.num_cached_tokens;
+  event.queue_us = output.queue_us;
   event.finished = output.finished;
   event.finish_reason = output.finish_reason;
   event.error = output.error;
@@ -38,7 +41,6 @@ EngineLoop::EngineLoop(Engine* engine, const ExecutorInfo& info, ServerMetrics* 
   snapshot_.kv_groups = info.kv_groups;
   snapshot_.max_seqs = info.max_seqs;
   snapshot_.stats = engine->stats();
-  last_stats_ = engine->stats();
   progress_us_ = SteadyNowUs();
   thread_ = std::thread([this] { Run(); });
 }
@@ -57,7 +59,7 @@ Status EngineLoop::Reserve(int32_t count) {
   int32_t live = live_.load();
   do {
     if (live + count > limit) {
-      return Exhausted("{} requests run or wait, and {} more would be over the limit of {}", live, count, limit);
+      return Exhausted("{} sequences run or wait, and {} more would be over the limit of {}", live, count, limit);
     }
   } while (!live_.compare_exchange_weak(live, live + count));
   return Status::Ok();
@@ -65,6 +67,7 @@ Status EngineLoop::Reserve(int32_t count) {
 
 uint64_t EngineLoop::Submit(Request request, EventCallback callback) {
   const uint64_t ticket = ++last_ticket_;
+  const int32_t num_choices = request.n;
   Status ended;
   {
     const std::lock_guard lock(mutex_);
@@ -78,13 +81,16 @@ uint64_t EngineLoop::Submit(Request request, EventCallback callback) {
     wake_.notify_one();
     return ticket;
   }
-  live_.fetch_sub(1);
-  TokenEvent event;
-  event.time_us = SteadyNowUs();
-  event.finished = true;
-  event.finish_reason = FinishReason::kError;
-  event.error = std::move(ended);
-  callback(std::move(event));
+  live_.fetch_sub(num_choices);
+  for (int32_t i = 0; i < num_choices; ++i) {
+    TokenEvent event;
+    event.choice = i;
+    event.time_us = SteadyNowUs();
+    event.finished = true;
+    event.finish_reason = FinishReason::kError;
+    event.error = ended;
+    callback(std::move(event));
+  }
   return ticket;
 }
 
@@ -196,11 +202,11 @@ void EngineLoop::Run() {
 void EngineLoop::Accept(Command command) {
   const uint64_t ticket = command.ticket;
   const auto num_prompt = static_cast<uint64_t>(command.request.prompt_ids.size());
-  tickets_.emplace(ticket, Ticket{0, std::move(command.callback), 0});
+  tickets_.emplace(ticket, Ticket{0, std::move(command.callback), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
   Result<uint64_t> id =
       engine_->Submit(std::move(command.request), [this, ticket](const RequestOutput& output) { Deliver(ticket, output); });
   if (!id.ok()) {
-    End(ticket, FinishReason::kError, id.status());
+    Fail(ticket, id.status());
     return;
   }
   tickets_.at(ticket).request_id = *id;
@@ -211,33 +217,49 @@ void EngineLoop::Deliver(uint64_t ticket, const RequestOutput& output) {
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) return;
   Ticket& entry = found->second;
+  TicketChoice& choice = entry.choices[static_cast<size_t>(output.choice)];
+  if (choice.finished) return;
   const int64_t now_us = SteadyNowUs();
+  if (!choice.begun && output.error.ok() && output.num_prompt_computed > 0) {
+    choice.begun = true;
+    metrics_->queue_seconds->Observe(static_cast<double>(output.queue_us) * 1e-6);
+  }
   if (!output.token_ids.empty()) {
     metrics_->generation_tokens->Add(output.token_ids.size());
-    if (entry.last_token_us != 0) {
+    if (choice.last_token_us != 0) {
       // Tokens that come together share the time since the last.
-      const double each = static_cast<double>(now_us - entry.last_token_us) * 1e-6 / static_cast<double>(output.token_ids.size());
+      const double each = static_cast<double>(now_us - choice.last_token_us) * 1e-6 / static_cast<double>(output.token_ids.size());
       for (size_t i = 0; i < output.token_ids.size(); ++i) metrics_->inter_token_seconds->Observe(each);
     }
-    entry.last_token_us = now_us;
+    choice.last_token_us = now_us;
   }
   TokenEvent event = EventOf(output, now_us);
   if (!output.finished) {
     entry.callback(std::move(event));
     return;
   }
+  choice.finished = true;
+  live_.fetch_sub(1);
+  if (++entry.num_finished < entry.choices.size()) {
+    entry.callback(std::move(event));
+    return;
+  }
   const EventCallback callback = std::move(entry.callback);
   tickets_.erase(found);
-  live_.fetch_sub(1);
   callback(std::move(event));
 }
 
-void EngineLoop::End(uint64_t ticket, FinishReason reason, Status error) {
-  RequestOutput output;
-  output.finished = true;
-  output.finish_reason = reason;
-  output.error = std::move(error);
-  Deliver(ticket, output);
+// All its choices that have not ended end with the error.
+void EngineLoop::Fail(uint64_t ticket, const Status& error) {
+  const size_t num_choices = tickets_.at(ticket).choices.size();
+  for (size_t i = 0; i < num_choices; ++i) {
+    RequestOutput output;
+    output.choice = static_cast<int32_t>(i);
+    output.finished = true;
+    output.finish_reason = FinishReason::kError;
+    output.error = error;
+    Deliver(ticket, output);  // with the last one the ticket goes
+  }
 }
 
 void EngineLoop::FailAll(const Status& error) {
@@ -247,12 +269,13 @@ void EngineLoop::FailAll(const Status& error) {
     commands.swap(commands_);
   }
   for (auto& command : commands) {
-    if (command.callback) tickets_.emplace(command.ticket, Ticket{0, std::move(command.callback), 0});
+    if (!command.callback) continue;
+    tickets_.emplace(command.ticket, Ticket{0, std::move(command.callback), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
   }
   std::vector<uint64_t> left;
   for (const auto& [ticket, entry] : tickets_) left.push_back(ticket);
   std::sort(left.begin(), left.end());
-  for (const uint64_t ticket : left) End(ticket, FinishReason::kError, error);
+  for (const uint64_t ticket : left) Fail(ticket, error);
   working_ = false;
 }
 
@@ -262,11 +285,16 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
   metrics_->steps->AdvanceTo(stats.steps);
   metrics_->preemptions->AdvanceTo(static_cast<uint64_t>(stats.preemptions));
+  metrics_->prefix_queries->AdvanceTo(static_cast<uint64_t>(stats.cache_query_tokens));
+  metrics_->prefix_hits->AdvanceTo(static_cast<uint64_t>(stats.cache_hit_tokens));
+  metrics_->step_prompt_tokens->Observe(stats.step_prompt_tokens);
+  metrics_->step_decode_tokens->Observe(stats.step_decode_tokens);
   metrics_->running->Set(stats.running);
   metrics_->waiting->Set(stats.waiting);
   double usage = 0.0;
   for (size_t g = 0; g < stats.kv_blocks_used.size() && g < info_.kv_groups.size(); ++g) {
     metrics_->kv_blocks_used[g]->Set(stats.kv_blocks_used[g]);
+    if (g < stats.kv_blocks_cached.size()) metrics_->kv_blocks_cached[g]->Set(stats.kv_blocks_cached[g]);
     usage = std::max(usage, static_cast<double>(stats.kv_blocks_used[g]) / std::max(info_.kv_groups[g].num_blocks, 1));
   }
   metrics_->kv_usage->Set(usage);

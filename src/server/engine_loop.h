@@ -1,6 +1,6 @@
 // EngineLoop: the one thread that owns an Engine. Other threads hand it work through a bounded queue; what comes back is
 // called on the loop's thread and must be quick.
-// Invariant: every accepted ticket gets exactly one event with `finished`, whatever happens to the engine.
+// Invariant: every choice of an accepted request gets exactly one event with `finished`, whatever happens to the engine.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,7 @@ struct ServerMetrics;
 
 // A RequestOutput that may be kept.
 struct TokenEvent {
+  int32_t choice = 0;                // of Request::n
   int64_t time_us = 0;  // steady clock
   std::vector<int32_t> token_ids;
   std::string text;
@@ -31,6 +32,7 @@ struct TokenEvent {
   std::vector<float> prompt_logprobs;
   int32_t num_prompt_computed = 0;
   int32_t num_cached_tokens = 0;
+  int64_t queue_us = 0;
   bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;
   Status error;
@@ -52,9 +54,9 @@ class EngineLoop {
   EngineLoop& operator=(const EngineLoop&) = delete;
 
   // The rest may be called from any thread.
-  // Room for `count` requests, all or none: kExhausted when the queue is full, kCancelled when the loop has ended.
+  // Room for `count` sequences, all or none: kExhausted when the queue is full, kCancelled when the loop has ended.
   Status Reserve(int32_t count);
-  // Uses up one reserved place.
+  // Uses up request.n reserved places.
   uint64_t Submit(Request request, EventCallback callback);
   // Unknown and finished tickets are ignored.
   void Cancel(uint64_t ticket);
@@ -82,17 +84,23 @@ class EngineLoop {
     Request request;
     EventCallback callback;
   };
+  struct TicketChoice {
+    int64_t last_token_us = 0;
+    bool begun = false;
+    bool finished = false;
+  };
   struct Ticket {
     uint64_t request_id = 0;
     EventCallback callback;
-    int64_t last_token_us = 0;
+    std::vector<TicketChoice> choices;
+    size_t num_finished = 0;
   };
 
   void Run();
   bool TakeCommands(std::vector<Command>* commands);
   void Accept(Command command);
   void Deliver(uint64_t ticket, const RequestOutput& output);
-  void End(uint64_t ticket, FinishReason reason, Status error);
+  void Fail(uint64_t ticket, const Status& error);
   void FailAll(const Status& error);
   void AfterStep(int64_t begin_us, int64_t end_us);
 
@@ -109,14 +117,13 @@ class EngineLoop {
   Status failure_;                 // guarded by mutex_
   Snapshot snapshot_;              // guarded by mutex_
 
-  std::atomic<int32_t> live_{0};   // reserved and not finished
+  std::atomic<int32_t> live_{0};   // sequences: reserved and not finished
   std::atomic<uint64_t> last_ticket_{0};
   std::atomic<int64_t> progress_us_{0};  // end of the last step, or when work came to an idle engine
   std::atomic<bool> working_{false};
 
   // The loop's own.
   std::unordered_map<uint64_t, Ticket> tickets_;
-  EngineStats last_stats_;
   int64_t rate_begin_us_ = 0;
   int64_t rate_begin_tokens_ = 0;
   double rate_ = 0.0;

@@ -33,6 +33,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   ChoiceDelta TakeTokens(Choice& choice, TokenEvent& event);
   void Stream(Choice& choice, const ChoiceDelta& delta, bool has_tokens, std::string* out);
   void CancelAll();
+  void Record(const Request& request);
+  void SharePromptLogprobs();
   void Complete();
   void Respond(HttpResponse response);
   void CountEnd(const Choice& choice, int64_t now_us);
@@ -50,7 +52,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::unique_ptr<Reply> reply_;
   std::deque<Choice> choices_;
   std::vector<Choice*> all_;
-  std::vector<Request> recorded_;          // with --record: what the engine was asked
+  std::vector<uint64_t> tickets_;          // of the prompts
+  std::vector<Request> recorded_;          // with --record: what the engine was asked, by choice
   std::shared_ptr<LiveRequestInfo> live_;
   uint64_t live_key_ = 0;
   size_t num_finished_ = 0;
@@ -124,11 +127,13 @@ void Generation::Start() {
       generation->CancelAll();
     }
   });
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    Request request = MakeEngineRequest(params_, context_.facts, choices_[i].prompt_idx, static_cast<int32_t>(i) % params_.best_of);
-    if (context_.recorder) recorded_.push_back(request);
-    choices_[i].ticket =
-        context_.loop->Submit(std::move(request), [self, i](TokenEvent event) { self->Enqueue(i, std::move(event)); });
+  for (size_t begin = 0; begin < choices_.size(); begin += static_cast<size_t>(params_.best_of)) {
+    Request request = MakeEngineRequest(params_, context_.facts, choices_[begin].prompt_idx);
+    if (context_.recorder) Record(request);
+    tickets_.push_back(context_.loop->Submit(std::move(request), [self, begin](TokenEvent event) {
+      const size_t choice = begin + static_cast<size_t>(event.choice);
+      self->Enqueue(choice, std::move(event));
+    }));
   }
   if (client_gone_) CancelAll();
 }
@@ -144,7 +149,7 @@ void Generation::Enqueue(size_t choice, TokenEvent event) {
   }
   if (post) exchange_->Post([self = shared_from_this()] { self->Drain(); });
   if (too_many) {
-    for (const Choice* each : all_) context_.loop->Cancel(each->ticket);
+    exchange_->Post([self = shared_from_this()] { self->CancelAll(); });
   }
 }
 
@@ -213,7 +218,7 @@ ChoiceDelta Generation::TakeTokens(Choice& choice, TokenEvent& event) {
 
 void Generation::Handle(Choice& choice, TokenEvent event, std::string* out) {
   if (choice.finished) return;
-  live_->prompt_computed = event.num_prompt_computed;
+  live_->prompt_computed = std::max<int64_t>(live_->prompt_computed, event.num_prompt_computed);
   live_->generated += static_cast<int64_t>(event.token_ids.size());
   choice.num_cached_tokens = std::max(choice.num_cached_tokens, event.num_cached_tokens);
   choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
@@ -259,16 +264,33 @@ void Generation::Stream(Choice& choice, const ChoiceDelta& delta, bool has_token
   if (!choice.begun) {
     if (reply_->FirstNeedsPrompt() && !has_tokens && !choice.finished) return;
     choice.begun = true;
+    if (reply_->FirstNeedsPrompt()) SharePromptLogprobs();
     *out += Sse(reply_->FirstChunk(choice, ChunkUsage()));
   }
   *out += Sse(reply_->DeltaChunk(choice, delta, ChunkUsage()));
   if (choice.finished) *out += Sse(reply_->LastChunk(choice, ChunkUsage()));
 }
 
-void Generation::CancelAll() {
-  for (const Choice* choice : all_) {
-    if (!choice->finished && choice->ticket != 0) context_.loop->Cancel(choice->ticket);
+// Each choice as a request of its own, so that a replay needs nothing of the others.
+void Generation::Record(const Request& request) {
+  for (int32_t i = 0; i < request.n; ++i) {
+    recorded_.push_back(request);
+    recorded_.back().n = 1;
+    recorded_.back().sampling.seed += static_cast<uint64_t>(i);
   }
+}
+
+// The engine tells those of a prompt once, with its first choice.
+void Generation::SharePromptLogprobs() {
+  for (size_t i = 0; i < all_.size(); ++i) {
+    const Choice* first = all_[i - i % static_cast<size_t>(params_.best_of)];
+    if (all_[i]->prompt_logprobs.size() < first->prompt_logprobs.size()) all_[i]->prompt_logprobs = first->prompt_logprobs;
+  }
+}
+
+void Generation::CancelAll() {
+  if (num_finished_ == choices_.size()) return;
+  for (const uint64_t ticket : tickets_) context_.loop->Cancel(ticket);
 }
 
 Usage Generation::CountUsage() const {
@@ -325,6 +347,7 @@ void Generation::Complete() {
     status_ = error.status;
     Respond(ErrorResponse(error));
   } else {
+    if (reply_->FirstNeedsPrompt()) SharePromptLogprobs();
     HttpResponse response;
     response.body = reply_->Body(BestChoices(), UsageJson(usage));
     Respond(std::move(response));

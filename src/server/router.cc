@@ -38,14 +38,18 @@ bool PathMatches(std::string_view pattern, std::string_view path) {
   return path.size() > pattern.size() && path.starts_with(pattern);
 }
 
-// All keys are compared, to their ends, whichever is right.
-bool KeyIsKnown(const ServerContext& context, const HttpRequest& request) {
+// All keys are compared, to their ends, whichever is right. The tenant is named after the key's place, which says nothing
+// of the key.
+bool KeyIsKnown(const ServerContext& context, HttpRequest* asking) {
+  const HttpRequest& request = *asking;
   const std::string_view bearer = BearerToken(request.Header("authorization"));
   const std::string_view other = request.Header("x-api-key");
   bool known = false;
-  for (const auto& key : context.options.api_keys) {
-    known |= EqualInConstantTime(key, bearer);
-    known |= EqualInConstantTime(key, other);
+  for (size_t i = 0; i < context.options.api_keys.size(); ++i) {
+    const std::string& key = context.options.api_keys[i];
+    const bool same = EqualInConstantTime(key, bearer) | EqualInConstantTime(key, other);
+    if (same) asking->tenant = fmt::format("key{}", i);
+    known |= same;
   }
   return known;
 }
@@ -82,7 +86,7 @@ void Serve(ServerContext* context, const Route* route, const std::string& allow,
   const HttpRequest& request = exchange->request();
   if (request.method == "OPTIONS") return Preflight(allow.empty() ? "GET, POST, OPTIONS" : allow, exchange);
   const bool open = route != nullptr && route->open;
-  if (!open && !context->options.api_keys.empty() && !KeyIsKnown(*context, request)) {
+  if (!open && !context->options.api_keys.empty() && !KeyIsKnown(*context, &exchange->mutable_request())) {
     return exchange->Respond(
         ErrorResponse(ErrorOfStatus(401, "no API key, or an unknown one: send Authorization: Bearer KEY")));
   }

@@ -35,6 +35,11 @@ Status Prepare(ServerContext* context, ModelBundle* bundle, const ExecutorInfo& 
     facts.max_context = static_cast<int32_t>(std::min<int64_t>(facts.max_context, tokens));
   }
   facts.max_choices = std::min(options.max_choices, info.max_seqs + options.max_waiting);
+  size_t longest = 1;
+  for (int32_t id = 0; id < bundle->tokenizer->vocab_size(); ++id) longest = std::max(longest, bundle->tokenizer->TokenBytes(id).size());
+  // Normalising may make a text shorter; not four times.
+  facts.max_prompt_bytes = int64_t{4} * facts.max_context * static_cast<int64_t>(longest);
+  facts.deadline_us = options.deadline_us;
   facts.defaults = bundle->generation;
   facts.stop_ids.assign(bundle->tokenizer->stop_ids().begin(), bundle->tokenizer->stop_ids().end());
   context->metrics = std::make_unique<ServerMetrics>(&context->registry, info);

@@ -52,6 +52,7 @@ struct ServerOptions {
   std::vector<std::string> cors_origins = {};  // "*": all
   int32_t max_waiting = 1024;
   int32_t max_choices = 128;
+  int64_t deadline_us = 0;                    // of a request, from its arrival; 0: none
   int32_t drain_timeout_ms = 30'000;
   int32_t stall_ms = 60'000;                  // /health turns red when a step takes longer
   bool vllm_metrics = false;

@@ -16,6 +16,10 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
     kv_blocks_used.push_back(r->AddGauge("cachalot:kv_blocks_used", "KV blocks in use.", {{"group", group.name}}));
   }
   for (const auto& group : info.kv_groups) {
+    kv_blocks_cached.push_back(
+        r->AddGauge("cachalot:kv_blocks_cached", "KV blocks that hold prefixes for later requests.", {{"group", group.name}}));
+  }
+  for (const auto& group : info.kv_groups) {
     r->AddGauge("cachalot:kv_blocks", "KV blocks that there are.", {{"group", group.name}})->Set(group.num_blocks);
   }
   if (!info.kv_groups.empty()) {
@@ -34,6 +38,10 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
   generation_tokens = r->AddCounter("cachalot:generation_tokens_total", "Tokens generated.");
   r->Alias("cachalot:generation_tokens_total", "vllm:generation_tokens_total");
   step_seconds = r->AddHistogram("cachalot:step_seconds", "Time of one step, host and device.", LatencyEdges());
+  step_prompt_tokens = r->AddHistogram("cachalot:step_prompt_tokens", "Prompt tokens of one step.", SizeEdges(info.max_step_tokens));
+  step_decode_tokens = r->AddHistogram("cachalot:step_decode_tokens", "Decoded tokens of one step.", SizeEdges(info.max_step_tokens));
+  queue_seconds = r->AddHistogram("cachalot:request_queue_time_seconds", "From a request's arrival at the engine to its first step.", LatencyEdges());
+  r->Alias("cachalot:request_queue_time_seconds", "vllm:request_queue_time_seconds");
   inter_token_seconds =
       r->AddHistogram("cachalot:inter_token_latency_seconds", "Time between two tokens of a request.", LatencyEdges());
   r->Alias("cachalot:inter_token_latency_seconds", "vllm:inter_token_latency_seconds");

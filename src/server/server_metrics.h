@@ -18,20 +18,24 @@ struct ServerMetrics {
   Gauge* running;
   Gauge* waiting;
   Gauge* kv_usage;
-  std::vector<Gauge*> kv_blocks_used;  // by group
+  std::vector<Gauge*> kv_blocks_used;    // by group
+  std::vector<Gauge*> kv_blocks_cached;  // by group
   Counter* steps;
   Counter* preemptions;
+  Counter* prefix_queries;
+  Counter* prefix_hits;
   Counter* prompt_tokens;
   Counter* generation_tokens;
   Histogram* step_seconds;
+  Histogram* step_prompt_tokens;
+  Histogram* step_decode_tokens;
+  Histogram* queue_seconds;
   Histogram* inter_token_seconds;
   // Of requests, moved when they make progress and end.
   Histogram* first_token_seconds;
   Histogram* e2e_seconds;
   Histogram* request_prompt_tokens;
   Histogram* request_generation_tokens;
-  Counter* prefix_queries;
-  Counter* prefix_hits;
   Counter* finished_stop;
   Counter* finished_length;
   Counter* finished_abort;

@@ -49,6 +49,10 @@ ApiError ErrorOfStatus(int status, std::string message) {
       error.code = "queue_full";
       break;
     case 431: error.code = "header_too_large"; break;
+    case 504:
+      error.type = "timeout_error";
+      error.code = "deadline_exceeded";
+      break;
     case 503:
       error.type = "unavailable_error";
       error.code = "unavailable";

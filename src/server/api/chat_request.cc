@@ -180,6 +180,7 @@ std::optional<ApiError> ParseChatRequest(const ChatJson& body, const ModelBundle
   RenderedPrompt prompt;
   if (auto error = RenderChat(body, bundle, &prompt)) return error;
   params->starts_in_reasoning = EndsInsideThink(prompt);
+  if (auto error = CheckTextBytes(facts, prompt.text.size(), "messages")) return error;
   params->prompts.resize(1);
   if (auto error = EncodeChat(prompt, bundle, &params->prompts[0].ids)) return error;
   if (auto error = CheckLengths(facts, params)) {

@@ -19,7 +19,9 @@ std::optional<ApiError> Wrong(std::string message, std::string code) {
   return error;
 }
 
-std::optional<ApiError> AddText(const std::string& text, bool add_special, const Tokenizer& tokenizer, GenerationParams* params) {
+std::optional<ApiError> AddText(const std::string& text, bool add_special, const ModelFacts& facts, const Tokenizer& tokenizer,
+                                GenerationParams* params) {
+  if (auto error = CheckTextBytes(facts, text.size(), "prompt")) return error;
   PromptSpec prompt;
   prompt.text = text;
   Result<std::vector<int32_t>> ids = tokenizer.Encode(text, {.add_special = add_special});
@@ -53,7 +55,7 @@ std::optional<ApiError> TakePrompts(const ChatJson& body, const ModelBundle& bun
   if (found == body.end() || found->is_null()) return Wrong("prompt is missing", "missing_field");
   const ChatJson& prompt = *found;
   const Tokenizer& tokenizer = *bundle.tokenizer;
-  if (prompt.is_string()) return AddText(prompt.get_ref<const std::string&>(), add_special, tokenizer, params);
+  if (prompt.is_string()) return AddText(prompt.get_ref<const std::string&>(), add_special, facts, tokenizer, params);
   if (!prompt.is_array() || prompt.empty()) {
     return Wrong(fmt::format("prompt is {}: must be a string, a list of strings, a list of token ids, or a list of such lists",
                              Preview(prompt)), "invalid_type");
@@ -66,7 +68,7 @@ std::optional<ApiError> TakePrompts(const ChatJson& body, const ModelBundle& bun
     const std::string place = fmt::format("prompt[{}]", i);
     std::optional<ApiError> error;
     if (prompt[i].is_string()) {
-      error = AddText(prompt[i].get_ref<const std::string&>(), add_special, tokenizer, params);
+      error = AddText(prompt[i].get_ref<const std::string&>(), add_special, facts, tokenizer, params);
     } else if (prompt[i].is_array()) {
       error = AddIds(prompt[i], place, facts, tokenizer, params);
     } else {

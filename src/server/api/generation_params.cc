@@ -143,6 +143,15 @@ void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationPa
   for (const auto& refused : kRefused) fields->Refuse(refused.name, refused.why);
 }
 
+std::optional<ApiError> CheckTextBytes(const ModelFacts& facts, size_t bytes, const char* param) {
+  if (static_cast<int64_t>(bytes) <= facts.max_prompt_bytes) return std::nullopt;
+  ApiError error = ErrorOfStatus(400, fmt::format("the prompt has {} bytes: the context of {} tokens has room for {} at most", bytes,
+                                                  facts.max_context, facts.max_prompt_bytes));
+  error.param = param;
+  error.code = "context_length_exceeded";
+  return error;
+}
+
 std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* params) {
   for (const auto& prompt : params->prompts) {
     if (prompt.ids.empty()) {
@@ -170,11 +179,11 @@ std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* 
   return std::nullopt;
 }
 
-Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& facts, int32_t prompt, int32_t choice) {
+Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& facts, int32_t prompt) {
   Request request;
   request.prompt_ids = params.prompts[static_cast<size_t>(prompt)].ids;
   request.sampling = params.sampling;
-  request.sampling.seed += static_cast<uint64_t>(choice);
+  request.n = params.best_of;
   const auto room = static_cast<int32_t>(facts.max_context - static_cast<int64_t>(request.prompt_ids.size()));
   request.max_tokens = params.max_tokens < 0 ? std::max(room, 1) : std::min(params.max_tokens, std::max(room, 0));
   if (!params.ignore_eos) request.stop_ids = facts.stop_ids;
@@ -185,6 +194,9 @@ Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& fact
   if (params.best_of > params.n) request.num_top_logprobs = std::max(request.num_top_logprobs, 0);
   request.prompt_logprobs = params.echo && params.num_top_logprobs >= 0 && request.prompt_ids.size() > 1;
   request.priority = params.priority;
+  request.tenant = params.tenant;
+  request.cache_salt = params.tenant + '/' + params.cache_salt;
+  request.deadline_us = facts.deadline_us;
   return request;
 }
 

@@ -18,9 +18,11 @@ struct ModelFacts {
   std::vector<std::string> names;     // the first is the one that responses show
   int32_t vocab_size = 0;
   int32_t max_context = 0;
+  int64_t max_prompt_bytes = INT64_MAX;  // a longer text has surely more tokens than the context; it is not even tokenised
   int32_t max_choices = 128;          // sequences of one request
   GenerationDefaults defaults;
   std::vector<int32_t> stop_ids;      // of the tokenizer
+  int64_t deadline_us = 0;            // of every request; 0: none
 };
 
 struct PromptSpec {
@@ -48,15 +50,18 @@ struct GenerationParams {
   int32_t priority = 0;
   std::string cache_salt;
   std::string user;
+  std::string tenant;                 // "": there are no keys
 
   int32_t num_choices() const { return static_cast<int32_t>(prompts.size()) * best_of; }
 };
 
 // The fields that both endpoints share. Reads no prompt.
 void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationParams* params);
+// Before a prompt is tokenised: whether its text can fit at all.
+std::optional<ApiError> CheckTextBytes(const ModelFacts& facts, size_t bytes, const char* param);
 // After prompts and max_tokens are known: lengths against the context.
 std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* params);
-// The engine's request for choice `choice` of prompt `prompt`.
-Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& facts, int32_t prompt, int32_t choice);
+// The engine's request for the best_of choices of prompt `prompt`. What tenants have cached stays theirs.
+Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& facts, int32_t prompt);
 
 }  // namespace cachalot

@@ -32,7 +32,6 @@ struct ChoiceDelta {
 struct Choice {
   int32_t prompt_idx = 0;
   int32_t index = 0;                 // in the response
-  uint64_t ticket = 0;
   ThinkSplitter splitter;
   std::string content;               // of whole responses only
   std::string reasoning;

@@ -76,7 +76,7 @@ TEST_F(RequestParsing, Defaults) {
   EXPECT_FALSE(chat.stream);
   EXPECT_EQ(chat.model, "tiny");
   EXPECT_EQ(Complete("").max_tokens, 16);
-  const Request request = MakeEngineRequest(chat, *facts_, 0, 0);
+  const Request request = MakeEngineRequest(chat, *facts_, 0);
   EXPECT_EQ(request.max_tokens, 256 - static_cast<int32_t>(request.prompt_ids.size()));
   EXPECT_EQ(request.stop_ids, facts_->stop_ids);
 }
@@ -99,9 +99,10 @@ TEST_F(RequestParsing, EveryFieldArrives) {
   EXPECT_TRUE(params.stream && params.include_usage);
   EXPECT_EQ(params.priority, -4);
   EXPECT_EQ(params.num_choices(), 2);
-  const Request second = MakeEngineRequest(params, *facts_, 0, 1);
-  EXPECT_EQ(second.sampling.seed, 43u);
-  EXPECT_EQ(second.stop_ids.back(), 3);
+  const Request request = MakeEngineRequest(params, *facts_, 0);
+  EXPECT_EQ(request.n, 2);
+  EXPECT_EQ(request.stop_ids.back(), 3);
+  EXPECT_EQ(request.cache_salt, "/s");
 }
 
 TEST_F(RequestParsing, NullIsAbsent) {
@@ -218,7 +219,7 @@ TEST_F(RequestParsing, Prompts) {
   EXPECT_EQ(params.num_choices(), 6);
   ASSERT_FALSE(Parse(false, R"({"prompt":[[5,6],[7]],"echo":true,"logprobs":0,"max_tokens":0})", &params).has_value());
   EXPECT_EQ(params.prompts[0].ids, (std::vector<int32_t>{5, 6}));
-  EXPECT_TRUE(MakeEngineRequest(params, *facts_, 0, 0).prompt_logprobs);
+  EXPECT_TRUE(MakeEngineRequest(params, *facts_, 0).prompt_logprobs);
 }
 
 TEST_F(RequestParsing, LengthsAgainstTheContext) {
@@ -227,7 +228,7 @@ TEST_F(RequestParsing, LengthsAgainstTheContext) {
     return ChatJson{{"prompt", std::vector<int>(static_cast<size_t>(count), 5)}}.dump().substr(0, 11 + 2 * static_cast<size_t>(count)) + more + "}";
   };
   EXPECT_FALSE(Parse(false, body(255, ""), &params).has_value());
-  EXPECT_EQ(MakeEngineRequest(params, *facts_, 0, 0).max_tokens, 1);
+  EXPECT_EQ(MakeEngineRequest(params, *facts_, 0).max_tokens, 1);
   const auto full = Parse(false, body(256, ""), &params);
   ASSERT_TRUE(full.has_value());
   EXPECT_EQ(full->code, "context_length_exceeded");
@@ -239,6 +240,20 @@ TEST_F(RequestParsing, LengthsAgainstTheContext) {
   const auto chat = Parse(true, ChatJson{{"messages", {{{"role", "user"}, {"content", words}}}}}.dump(), &params);
   ASSERT_TRUE(chat.has_value());
   EXPECT_EQ(chat->code, "context_length_exceeded");
+  EXPECT_EQ(chat->param, "messages");
+}
+
+TEST_F(RequestParsing, TextsThatCannotFitAreNotTokenised) {
+  ModelFacts facts = *facts_;
+  facts.max_prompt_bytes = 100;
+  GenerationParams params;
+  ChatJson body = {{"prompt", std::string(101, 'x')}, {"messages", {{{"role", "user"}, {"content", std::string(101, 'x')}}}}};
+  const auto completion = ParseCompletionRequest(body, *bundle_, facts, &params);
+  ASSERT_TRUE(completion.has_value());
+  EXPECT_EQ(completion->code, "context_length_exceeded");
+  EXPECT_THAT(completion->message, HasSubstr("101 bytes"));
+  const auto chat = ParseChatRequest(body, *bundle_, facts, &params);
+  ASSERT_TRUE(chat.has_value());
   EXPECT_EQ(chat->param, "messages");
 }
 

@@ -18,6 +18,7 @@ struct HttpRequest {
   HttpHeaders headers;    // names in lower case
   std::string body;
   std::string peer;       // address of the client
+  std::string tenant;     // who asks, once the key is known
   bool http_1_1 = true;   // false: 1.0, which knows no chunks
   int64_t arrival_us = 0;  // steady clock, when the header was complete
 

@@ -13,6 +13,7 @@ void ChatCompletionsRoute(ServerContext* context, const std::shared_ptr<Exchange
   std::optional<ApiError> error = ParseBody(exchange->request().body, &body);
   if (!error) error = ParseChatRequest(body, *context->bundle, context->facts, &params);
   if (error) return exchange->Respond(ErrorResponse(*error));
+  params.tenant = exchange->request().tenant;
   StartGeneration(context, exchange, GenerationEndpoint::kChat, std::move(params));
 }
 

@@ -13,6 +13,7 @@ void CompletionsRoute(ServerContext* context, const std::shared_ptr<Exchange>& e
   std::optional<ApiError> error = ParseBody(exchange->request().body, &body);
   if (!error) error = ParseCompletionRequest(body, *context->bundle, context->facts, &params);
   if (error) return exchange->Respond(ErrorResponse(*error));
+  params.tenant = exchange->request().tenant;
   StartGeneration(context, exchange, GenerationEndpoint::kCompletion, std::move(params));
 }
 
