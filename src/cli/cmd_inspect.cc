@@ -92,7 +92,14 @@ Json MemoryJson(const ModelBundle& bundle, const ModelOptions& options) {
           {"mapped_bytes", memory.borrowed_bytes},
           {"kv_bytes", memory.kv_bytes},
           {"workspace_bytes", memory.workspace_bytes},
-          {"total_bytes", memory.total_bytes()}};
+          {"total_bytes", memory.total_bytes()},
+          {"kv_tokens", memory.kv_tokens},
+          {"gpu_layers", memory.gpu_layers},
+          {"gpu_weight_bytes", memory.gpu_weight_bytes},
+          {"gpu_kv_bytes", memory.gpu_kv_bytes},
+          {"gpu_workspace_bytes", memory.gpu_workspace_bytes},
+          {"gpu_graph_bytes", memory.gpu_graph_bytes},
+          {"gpu_limit_bytes", memory.gpu_limit_bytes}};
 }
 
 Json ToJson(const InspectFlags& flags, const ModelBundle& bundle, const ModelFiles& files) {
@@ -163,6 +170,16 @@ std::string ToText(const InspectFlags& flags, const ModelBundle& bundle, const M
                                                    {"together", memory.total_bytes()}};
   for (const auto& [name, bytes] : parts)
     text += fmt::format("  {:<22}{:>12} {:>18}\n", name, Bytes(bytes), bytes);
+  if (memory.gpu_layers > 0) {
+    text += fmt::format("on the GPU, {} of {} layers, {} KV tokens\n", memory.gpu_layers, bundle.spec.num_layers, memory.kv_tokens);
+    const std::pair<const char*, int64_t> gpu_parts[] = {{"weights", memory.gpu_weight_bytes},
+                                                         {"KV cache", memory.gpu_kv_bytes},
+                                                         {"activations, state", memory.gpu_workspace_bytes},
+                                                         {"graphs, driver", memory.gpu_graph_bytes},
+                                                         {"together", memory.gpu_bytes()},
+                                                         {"limit", memory.gpu_limit_bytes}};
+    for (const auto& [name, bytes] : gpu_parts) text += fmt::format("  {:<22}{:>12} {:>18}\n", name, Bytes(bytes), bytes);
+  }
   if (flags.tensors) {
     text += "\n";
     for (const auto& tensor : files.tensors) {

@@ -24,9 +24,13 @@ Result<std::unique_ptr<GoldenHarness>> GoldenHarness::Open(const GoldenCase& gol
   options.gpu_graphs = variant.gpu_graphs;
   options.gpu_depth = variant.gpu_depth;
   options.gpu_layers = variant.gpu_layers;
+  options.kv_tokens = variant.kv_tokens;
+  options.swap_tokens = variant.swap ? 4096 : 0;
   ASSIGN_OR_RETURN(harness->bundle_, OpenModel(options));
   EngineOptions engine_options;
   engine_options.prefill_chunk = variant.chunk;
+  engine_options.enable_prefix_caching = false;
+  if (variant.swap) engine_options.preemption = PreemptionMode::kSwap;
   ASSIGN_OR_RETURN(harness->engine_, Engine::Create(harness->bundle_.runtime.get(), nullptr, engine_options));
   harness->num_others_ = variant.num_others;
   return harness;

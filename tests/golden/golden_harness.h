@@ -34,6 +34,8 @@ struct Variant {
   bool gpu_graphs = true;
   int32_t gpu_depth = 1;
   int32_t gpu_layers = -1;
+  int64_t kv_tokens = 0;           // 0: enough for all
+  bool swap = false;               // preempted sequences move to the host
 };
 
 class GoldenHarness {

@@ -178,6 +178,43 @@ TEST_P(GpuModelTest, RecoversFromFaults) {
   }
 }
 
+// Too little KV memory for all: sequences are displaced and come back, and nobody's tokens change.
+TEST_P(GpuModelTest, PreemptionChangesNothing) {
+  for (const bool swap : {false, true}) {
+    Variant variant = Gpu();
+    variant.num_others = 3;
+    variant.swap = swap;
+    variant.kv_tokens = static_cast<int64_t>(golden_.prompt_tokens + golden_.greedy.size()) + 48;
+    auto harness = Open(variant);
+    ASSERT_NE(harness, nullptr);
+    const Outcome run = Run(harness.get(), static_cast<size_t>(golden_.prompt_tokens), static_cast<int32_t>(golden_.greedy.size()), false);
+    EXPECT_EQ(run.generated, golden_.greedy) << (swap ? "swapped" : "computed again");
+  }
+}
+
+// What loading and running take is what was planned: the driver's own part is planned generously, nothing else may differ.
+TEST_P(GpuModelTest, MemoryStaysWithinThePlan) {
+  const CudaBackend* backend = *LoadCudaBackend();
+  int64_t free_before = 0, free_ready = 0, free_after = 0, total = 0;
+  Run(Open(Gpu()).get(), static_cast<size_t>(golden_.prompt_tokens), 4, false);  // the driver loads its kernels
+  ASSERT_EQ(backend->memory_info(&free_before, &total), nullptr);
+  Variant variant = Gpu();
+  variant.num_others = 3;
+  auto harness = Open(variant);
+  ASSERT_NE(harness, nullptr);
+  ASSERT_EQ(backend->memory_info(&free_ready, &total), nullptr);
+  const MemoryPlan& plan = harness->bundle().memory;
+  constexpr int64_t kPages = int64_t{16} << 20;  // allocations are rounded up to pages of 2 MB
+  EXPECT_LE(free_before - free_ready, plan.gpu_bytes() - plan.gpu_graph_bytes + kPages);
+  Run(harness.get(), static_cast<size_t>(golden_.prompt_tokens), 20, false);
+  ASSERT_EQ(backend->memory_info(&free_after, &total), nullptr);
+  EXPECT_LE(free_ready - free_after, plan.gpu_graph_bytes) << "graphs";
+  RecordProperty("graph_bytes", std::to_string(free_ready - free_after));
+  RecordProperty("graphs", std::to_string(harness->bundle().cuda_runtime->num_graphs()));
+  std::printf("%s: %d graphs took %.2f MiB\n", GetParam(), harness->bundle().cuda_runtime->num_graphs(),
+              static_cast<double>(free_ready - free_after) / (1 << 20));
+}
+
 std::string CaseName(const testing::TestParamInfo<const char*>& test) {
   std::string name = test.param;
   std::replace(name.begin(), name.end(), '-', '_');
