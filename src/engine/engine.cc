@@ -137,7 +137,7 @@ Status EngineImpl::Advance() {
 
 Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
   CHECK(on_output != nullptr);
-  RETURN_IF_ERROR(CheckRequest(request, executor_->info().vocab_size, tokenizer_ != nullptr));
+  RETURN_IF_ERROR(CheckRequest(request, executor_->info(), tokenizer_ != nullptr));
   if (max_waiting_ > 0 && scheduler_->num_waiting() >= max_waiting_) {
     return Exhausted("{} requests wait already, and at most {} may", scheduler_->num_waiting(), max_waiting_);
   }

@@ -37,7 +37,8 @@ bool BeginsInsideCharacter(const std::string& text) {
 
 }  // namespace
 
-Status CheckRequest(const Request& request, int32_t vocab_size, bool has_tokenizer) {
+Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_tokenizer) {
+  const int32_t vocab_size = info.vocab_size;
   if (request.n < 1 || request.n > kMaxChoices) {
     return InvalidArgument("n is {}: must be in 1..{}", request.n, kMaxChoices);
   }
@@ -53,6 +54,13 @@ Status CheckRequest(const Request& request, int32_t vocab_size, bool has_tokeniz
     }
   }
   RETURN_IF_ERROR(CheckSampling(request.sampling, vocab_size));
+  if (info.max_logit_bias > 0 && request.sampling.logit_bias.size() > static_cast<size_t>(info.max_logit_bias)) {
+    return InvalidArgument("logit_bias has {} entries, the device takes at most {}", request.sampling.logit_bias.size(),
+                           info.max_logit_bias);
+  }
+  if (info.max_top_logprobs > 0 && request.num_top_logprobs > info.max_top_logprobs) {
+    return InvalidArgument("num_top_logprobs is {}, the device gives at most {}", request.num_top_logprobs, info.max_top_logprobs);
+  }
   if (request.num_top_logprobs < -1 || request.num_top_logprobs > vocab_size) {
     return InvalidArgument("num_top_logprobs is {}: must be in -1..{}", request.num_top_logprobs, vocab_size);
   }

@@ -7,6 +7,6 @@
 
 namespace cachalot {
 
-Status CheckRequest(const Request& request, int32_t vocab_size, bool has_tokenizer);
+Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_tokenizer);
 
 }  // namespace cachalot

@@ -178,6 +178,8 @@ Status CudaRuntime::BuildDevice() {
            .vocab_size = spec.vocab_size,
            .num_experts = spec.moe.num_experts,
            .depth = split ? 0 : options_.depth,
+           .max_logit_bias = kMaxCudaLogitBias,
+           .max_top_logprobs = kMaxCudaTopLogprobs,
            .max_logit_rows = o.max_logit_rows,
            .kv_groups = d.kv.infos()};
   next_step_ = next_collect_ = 0;

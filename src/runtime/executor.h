@@ -18,6 +18,8 @@ struct ExecutorInfo {
   int32_t vocab_size = 0;
   int32_t num_experts = 0;         // routed experts of a MoE layer; 0: a dense model
   int32_t depth = 0;               // 0 or 1: steps that may be in flight beside the one being launched
+  int32_t max_logit_bias = 0;      // entries of one sequence; 0: any number
+  int32_t max_top_logprobs = 0;    // 0: any number
   int32_t max_logit_rows = 0;      // positions of one step that may ask for all logits or MTP logits
   std::vector<KvGroupInfo> kv_groups;
   std::string kv_identity = "";    // what KV contents depend on beside the tokens: weights, KV types
