@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/file.h"
 #include "golden/golden_harness.h"
+#include "gpu_presence.h"
 #include "runtime/cuda_runtime.h"
 
 namespace cachalot {
@@ -22,11 +23,6 @@ constexpr float kFastMargin = 0.05f;
 class GpuModelTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    auto backend = LoadCudaBackend();
-    int devices = 0;
-    if (!backend.ok() || (*backend)->device_count(&devices) != nullptr || devices == 0) {
-      GTEST_SKIP() << "there is no GPU";
-    }
     auto golden = LoadGoldenCase(GetParam());
     if (golden.status().code() == StatusCode::kNotFound) GTEST_SKIP() << golden.status().message();
     ASSERT_TRUE(golden.ok()) << golden.status().ToString();
@@ -290,3 +286,11 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuSamplingTest, testing::Values("llama", "deep
 
 }  // namespace
 }  // namespace cachalot
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  auto backend = cachalot::LoadCudaBackend();
+  int devices = 0;
+  const bool found = backend.ok() && (*backend)->device_count(&devices) == nullptr && devices > 0;
+  return cachalot::RunGpuTests(found ? "" : backend.ok() ? "there is no GPU" : backend.status().message());
+}
