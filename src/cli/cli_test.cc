@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flag_set.h"
@@ -32,6 +33,12 @@ TEST(NearestTest, Words) {
   EXPECT_EQ(Nearest("--topk", known), "--top-k");
   EXPECT_EQ(Nearest("--modle", known), "--model");
   EXPECT_EQ(Nearest("x", {}), "");
+  // What is not near is no help.
+  EXPECT_EQ(Nearest("--jinja", known), "");
+  EXPECT_EQ(Nearest("-ngl", known), "");
+  EXPECT_EQ(Nearest("-x", known), "");
+  EXPECT_EQ(NearestHint("--modle", known), "; did you mean '--model'?");
+  EXPECT_EQ(NearestHint("--jinja", known), "");
 }
 
 struct Values {
@@ -101,13 +108,34 @@ TEST(FlagSetTest, ErrorsNameValueAndLimit) {
   EXPECT_THAT(message({"--temp", "11"}), HasSubstr("0..10"));
   EXPECT_THAT(message({"-t", "1,9"}), HasSubstr("'9'"));
   EXPECT_THAT(message({"-fa", "onn"}), HasSubstr("did you mean 'on'"));
-  EXPECT_THAT(message({"--tmep", "1"}), HasSubstr("unknown flag --tmep; did you mean --temp?"));
-  EXPECT_THAT(message({"--prompts=x"}), HasSubstr("did you mean --prompt?"));
+  EXPECT_THAT(message({"--tmep", "1"}), HasSubstr("unknown flag --tmep; did you mean '--temp'?"));
+  EXPECT_THAT(message({"--prompts=x"}), HasSubstr("did you mean '--prompt'?"));
   EXPECT_THAT(message({"a", "b"}), HasSubstr("'b' is not expected"));
   EXPECT_THAT(message({"-n"}), HasSubstr("-n needs a value"));
   EXPECT_THAT(message({"-ngl", "99"}), HasSubstr("unknown flag -ngl"));
   EXPECT_THAT(message({"--fast=1"}), HasSubstr("takes no value"));
   EXPECT_THAT(message({"-x"}), HasSubstr("unknown flag -x"));
+}
+
+TEST(FlagSetTest, AChoiceMayStandBare) {
+  const auto parse = [](std::vector<std::string> args, std::string* choice) {
+    bool fast = false;
+    FlagSet set("test", "");
+    set.Choice("-fa,--flash-attn", choice, {"on", "off", "auto"}, "a choice", "on");
+    set.Switch("-f,--fast", &fast, "a switch");
+    const Status status = set.Parse(args);
+    return status.ok() ? std::string(fast ? "fast" : "") : status.message();
+  };
+  std::string choice;
+  EXPECT_EQ(parse({"-fa"}, &choice), "");
+  EXPECT_EQ(choice, "on");
+  EXPECT_EQ(parse({"-fa", "-f"}, &(choice = "")), "fast");
+  EXPECT_EQ(choice, "on");
+  EXPECT_EQ(parse({"-fa", "off", "-f"}, &choice), "fast");
+  EXPECT_EQ(choice, "off");
+  EXPECT_EQ(parse({"--flash-attn=auto"}, &choice), "");
+  EXPECT_EQ(choice, "auto");
+  EXPECT_THAT(parse({"-fa", "onn"}, &choice), HasSubstr("did you mean 'on'"));
 }
 
 TEST(FlagSetTest, HelpNamesEverything) {
@@ -131,10 +159,34 @@ TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
   };
   EXPECT_TRUE(resolve({"-m", "x", "-fa", "on", "-ctk", "bf16", "-ctv", "bf16"}).ok());
   EXPECT_THAT(resolve({}).message(), HasSubstr("no model"));
+  EXPECT_TRUE(resolve({"-m", "x", "-fa"}).ok());
   EXPECT_THAT(resolve({"-m", "x", "--dummy", "y"}).message(), HasSubstr("only one"));
+  EXPECT_THAT(resolve({"--dummy", "nosuch"}).message(), HasSubstr("nosuch"));
+  EXPECT_THAT(resolve({"--dummy", "tiny-llama", "--dummy-type", "iq1_m"}).message(), HasSubstr("IQ1_M"));
   EXPECT_THAT(resolve({"-m", "x", "--flash-attn", "off"}).message(), HasSubstr("fused"));
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "f32"}).message(), HasSubstr("-ctv f16"));
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "q8_0", "-ctv", "q8_0"}).message(), HasSubstr("q8_0"));
+}
+
+// What is wrong on the command line is told as such, before a model is opened.
+TEST(CommandsTest, WrongCommandLinesExitWith2) {
+  const auto exit_code = [](std::vector<std::string> args) { return Dispatch(args); };
+  EXPECT_EQ(exit_code({"bench", "-m", "none", "-p", "0", "-n", "0"}), 2);
+  EXPECT_EQ(exit_code({"detokenize", "-m", "none", "--ids", "-1"}), 2);
+  EXPECT_EQ(exit_code({"logits", "-m", "none", "--tokens", "1,x", "--out", "o"}), 2);
+  EXPECT_EQ(exit_code({"run", "--dummy", "nosuch", "-p", "x"}), 2);
+  EXPECT_EQ(exit_code({"dummy", "tiny-llama", "--type", "iq1_m", "-o", "x.gguf"}), 2);
+  EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf"}), 2);
+  EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf", "q9"}), 2);
+  EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf", "q8_0", "--tensor-type", "x"}), 2);
+  EXPECT_EQ(exit_code({"nosuch"}), 2);
+  EXPECT_EQ(exit_code({"quantize", "none.gguf", "b.gguf", "q8_0"}), 1);
+  // The output is the model itself.
+  const std::string model = ::testing::TempDir() + "cachalot_cli_model.gguf";
+  ASSERT_TRUE(WriteFileAtomically(model, "not really").ok());
+  EXPECT_EQ(exit_code({"logits", "-m", model, "--tokens", "1", "--out", model}), 2);
+  EXPECT_EQ(ReadTextFile(model, 100).value(), "not really");
+  std::remove(model.c_str());
 }
 
 TEST(SamplingFlagsTest, ModelDefaultsYieldToFlags) {

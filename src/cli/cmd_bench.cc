@@ -176,7 +176,6 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
 Status Bench(const BenchFlags& flags, Output* output) {
   ASSIGN_OR_RETURN(auto setups, OpenAll(flags));
   std::vector<Row> rows = MakeRows(flags, &setups);
-  if (rows.empty()) return InvalidArgument("nothing to measure: -p and -n are all 0");
   const StopOnInterrupt stop;
   const bool show = ::isatty(STDERR_FILENO) != 0;
   // Interleaved: what the machine does meanwhile meets every row alike. Round 0 only warms up.
@@ -216,6 +215,12 @@ int BenchCommand(Args args) {
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  const auto all_zero = [](const std::vector<int32_t>& list) {
+    return std::all_of(list.begin(), list.end(), [](int32_t n) { return n == 0; });
+  };
+  if (all_zero(flags.prompts) && all_zero(flags.generates)) {
+    return ExitUsage(InvalidArgument("nothing to measure: -p and -n are all 0"));
+  }
   const Status status = Bench(flags, &output);
   return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted
                                                                      : ExitWith(status, output);

@@ -63,7 +63,7 @@ int DummyCommand(Args args) {
   set.Positional("SPEC", &request.spec, "which model's shape");
   set.Int("--layers", &request.layers, 0, 1000, "N", "layers (0: the model's own)");
   set.String("--type", &request.type, "TYPE",
-             "f32, f16, bf16, q8_0, q4_0, q4_1 (GGUF), fp8 (folder)\n(default: the model's own)");
+             "f32, f16, bf16, q8_0, q4_0, q4_k and others (GGUF),\nfp8 (folder) (default: the model's own)");
   set.String("--vocab", &request.vocab, "FILE|FOLDER", "take the vocabulary from this GGUF file or folder");
   set.String("-o,--out", &request.out, "FILE|FOLDER", "FILE.gguf, or a folder for the Hugging Face layout");
   set.Switch("--list", &list, "print the names of the specs");
@@ -80,8 +80,11 @@ int DummyCommand(Args args) {
   if (!FindDummySpec(request.spec).ok()) {
     std::vector<std::string> names;
     for (const auto& spec : AllDummySpecs()) names.push_back(spec.name);
-    return ExitUsage(InvalidArgument("unknown SPEC '{}'; did you mean {}? (--list shows all)", request.spec,
-                                     Nearest(request.spec, names)));
+    return ExitUsage(InvalidArgument("unknown SPEC '{}'{} (--list shows all)", request.spec,
+                                     NearestHint(request.spec, names)));
+  }
+  if (const auto model = ResolveDummy(request.spec, request.layers, request.type); !model.ok()) {
+    return ExitUsage(model.status());
   }
   const Status status = Write(request);
   return status.code() == StatusCode::kCancelled ? kExitInterrupted : ExitWith(status, output);

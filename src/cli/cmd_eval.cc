@@ -147,8 +147,7 @@ int EvalCommand(Args args) {
     PrintNote("usage: cachalot eval ppl … (see cachalot eval ppl --help)\n");
     return args.empty() ? kExitUsage : kExitOk;
   }
-  return ExitUsage(
-      InvalidArgument("unknown measure '{}'; did you mean '{}'?", args[0], Nearest(args[0], measures)));
+  return ExitUsage(InvalidArgument("unknown measure '{}'{}", args[0], NearestHint(args[0], measures)));
 }
 
 }  // namespace cachalot

@@ -1,5 +1,6 @@
 // cachalot tokenize and detokenize: a model's tokenizer by itself; no weight is loaded.
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "cli/commands.h"
 #include "cli/console.h"
@@ -17,7 +18,9 @@ using Json = nlohmann::ordered_json;
 struct TokenizeFlags {
   ModelFlags model;
   PromptFlags prompt;
-  std::string ids_text;
+  std::string ids_text;            // detokenize
+  std::vector<int32_t> ids_given;  // what it says
+  bool from_input() const { return ids_text.empty() || ids_text == "-"; }
   bool ids = false;
   bool json = false;
   bool no_bos = false;
@@ -58,11 +61,11 @@ Status Tokenize(const FlagSet& set, const TokenizeFlags& flags, Output* output) 
 
 Status Detokenize(const TokenizeFlags& flags, Output* output) {
   ASSIGN_OR_RETURN(const ModelBundle bundle, OpenTokenizer(flags));
-  std::string source = flags.ids_text;
-  if (source.empty() || source == "-") {
-    ASSIGN_OR_RETURN(source, ReadStandardInput(int64_t{1} << 30));
+  std::vector<int32_t> ids = flags.ids_given;
+  if (flags.from_input()) {
+    ASSIGN_OR_RETURN(const std::string source, ReadStandardInput(int64_t{1} << 30));
+    ASSIGN_OR_RETURN(ids, ReadTokenIds(source));
   }
-  ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTokenIds(source));
   for (const int32_t id : ids) {
     if (id >= bundle.tokenizer->vocab_size()) {
       return InvalidArgument("token id {}: the vocabulary has {}", id, bundle.tokenizer->vocab_size());
@@ -103,6 +106,13 @@ int DetokenizeCommand(Args args) {
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  if (!flags.from_input()) {
+    auto ids = ReadTokenIds(flags.ids_text);
+    if (ids.status().code() == StatusCode::kInvalidArgument)
+      return ExitUsage(ids.status().WithContext("--ids"));
+    if (!ids.ok()) return ExitWith(ids.status(), output);
+    flags.ids_given = std::move(*ids);
+  }
   return ExitWith(Detokenize(flags, &output), output);
 }
 

@@ -60,7 +60,7 @@ int Dispatch(Args args) {
     return ExitUsage(InvalidArgument("'{}' is no command; did you mean 'run -m {}'?", first, first));
   std::vector<std::string> names;
   for (const auto& command : kCommands) names.push_back(command.name);
-  return ExitUsage(InvalidArgument("unknown command '{}'; did you mean '{}'?", first, Nearest(first, names)));
+  return ExitUsage(InvalidArgument("unknown command '{}'{}", first, NearestHint(first, names)));
 }
 
 }  // namespace cachalot

@@ -139,16 +139,18 @@ void FlagSet::String(std::string names, std::string* target, std::string value, 
 }
 
 void FlagSet::Choice(std::string names, std::string* target, std::vector<std::string> choices,
-                     std::string help) {
+                     std::string help, std::string bare) {
   std::string value;
   for (const auto& choice : choices) value += (value.empty() ? "" : "|") + choice;
-  Add(std::move(names), value, std::move(help), [=](const std::string& text) -> Status {
+  Entry& entry = Add(std::move(names), value, std::move(help), [=](const std::string& text) -> Status {
     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
-      return InvalidArgument("'{}' is none of {}; did you mean '{}'?", text, value, Nearest(text, choices));
+      return InvalidArgument("'{}' is none of {}{}", text, value, NearestHint(text, choices));
     }
     *target = text;
     return Status::Ok();
   });
+  entry.bare = std::move(bare);
+  entry.choices = std::move(choices);
 }
 
 void FlagSet::Strings(std::string names, std::vector<std::string>* target, std::string value,
@@ -200,7 +202,8 @@ Result<std::vector<std::string>> FlagSet::Normalise(std::span<const std::string>
   std::vector<std::string> normal;
   bool is_value = false;  // the argument of the flag before
   bool only_values = false;
-  for (const auto& arg : args) {
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
     if (is_value || only_values || arg.size() < 2 || arg[0] != '-') {
       is_value = false;
       normal.push_back(arg);
@@ -221,13 +224,23 @@ Result<std::vector<std::string>> FlagSet::Normalise(std::span<const std::string>
     }
     if (entry == nullptr) {
       const std::string name = arg.substr(0, end);
-      return InvalidArgument("unknown flag {}; did you mean {}?", name, Nearest(name, Names()));
+      return InvalidArgument("unknown flag {}{}", name, NearestHint(name, Names()));
     }
     entry->typed = arg.substr(0, end);
     const auto plain = std::find_if(entry->names.begin(), entry->names.end(), IsPlainName);
     CHECK(plain != entry->names.end()) << entry->typed << " needs a name with two dashes";
     normal.push_back(*plain);
     is_value = !entry->value.empty() && end == arg.size();
+    if (is_value && !entry->bare.empty()) {
+      // Bare unless one of the choices follows, or a word that can only be meant as one.
+      const bool last = i + 1 == args.size();
+      const auto& choices = entry->choices;
+      if (last || args[i + 1].starts_with('-') ||
+          (std::find(choices.begin(), choices.end(), args[i + 1]) == choices.end() && !positionals_.empty())) {
+        normal.push_back(entry->bare);
+        is_value = false;
+      }
+    }
     if (end == arg.size()) continue;
     if (entry->value.empty()) return InvalidArgument("{} takes no value", entry->typed);
     normal.push_back(arg.substr(arg[end] == '=' ? end + 1 : end));

@@ -35,7 +35,9 @@ class FlagSet {
   // "512MiB", "12G", "1.5GB", or a plain number of bytes.
   void Bytes(std::string names, int64_t* target, std::string value, std::string help);
   void String(std::string names, std::string* target, std::string value, std::string help);
-  void Choice(std::string names, std::string* target, std::vector<std::string> choices, std::string help);
+  // With `bare`, the flag may stand without a value and then means that choice: llama.cpp's "-fa".
+  void Choice(std::string names, std::string* target, std::vector<std::string> choices, std::string help,
+              std::string bare = "");
   // May be given several times.
   void Strings(std::string names, std::vector<std::string>* target, std::string value, std::string help);
   // "1,2,8"
@@ -59,6 +61,8 @@ class FlagSet {
     std::string value;  // "" for a switch
     std::string help;
     std::function<Status(const std::string& text)> set;
+    std::string bare;                  // what it means without a value; "": it needs one
+    std::vector<std::string> choices;  // where it may be bare
     bool repeats = false;
     bool given = false;
     std::string typed;  // the name by which it was given

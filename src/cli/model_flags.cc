@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "weights/dummy/dummy_source.h"
 
 namespace cachalot {
 namespace {
@@ -51,7 +52,7 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Switch("--no-mmap", &no_mmap_, "read the file instead of mapping it");
   flags->Switch("--mlock", &options.mlock, "lock the model in memory");
   flags->Choice("-fa,--flash-attn", &flash_attention_, {"on", "off", "auto"},
-                "attention is always fused here: 'off' is refused");
+                "attention is always fused here: 'off' is refused", "on");
   flags->Choice("--log-level", &log_level, {"trace", "debug", "info", "warn", "error", "off"},
                 "how much is told on standard error (default warn)");
   flags->Choice("--color", &color, {"auto", "always", "never"}, "colour in a terminal");
@@ -65,6 +66,9 @@ Status ModelFlags::Resolve() {
     return InvalidArgument("-m and --dummy: only one model at a time");
   if (options.dummy.empty() && (options.dummy_layers != 0 || !options.dummy_type.empty())) {
     return InvalidArgument("--dummy-layers and --dummy-type say nothing without --dummy SPEC");
+  }
+  if (!options.dummy.empty()) {
+    RETURN_IF_ERROR(ResolveDummy(options.dummy, options.dummy_layers, options.dummy_type).status());
   }
   if (flash_attention_ == "off") {
     return InvalidArgument(

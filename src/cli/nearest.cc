@@ -33,6 +33,7 @@ int EditDistance(std::string_view a, std::string_view b) {
 
 std::string Nearest(std::string_view word, std::span<const std::string> known) {
   const std::string_view bare = WithoutDashes(word);
+  const int limit = bare.size() <= 2 ? 0 : std::max(1, static_cast<int>(bare.size()) / 3);
   std::string best;
   int best_score = 0;
   for (const auto& candidate : known) {
@@ -40,11 +41,18 @@ std::string Nearest(std::string_view word, std::span<const std::string> known) {
     // One that was cut short or written out is nearer than its length says.
     const size_t shorter = std::min(bare.size(), other.size());
     const bool begins = shorter >= 2 && bare.substr(0, shorter) == other.substr(0, shorter);
-    const int score = begins ? 1 : 2 * EditDistance(bare, other);
+    const int distance = EditDistance(bare, other);
+    if (!begins && distance > limit) continue;
+    const int score = begins ? 1 : 2 * distance;
     const bool longer_beginning = begins && score == best_score && other.size() > WithoutDashes(best).size();
     if (best.empty() || score < best_score || longer_beginning) best = candidate, best_score = score;
   }
   return best;
+}
+
+std::string NearestHint(std::string_view word, std::span<const std::string> known) {
+  const std::string nearest = Nearest(word, known);
+  return nearest.empty() ? "" : "; did you mean '" + nearest + "'?";
 }
 
 }  // namespace cachalot

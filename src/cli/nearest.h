@@ -11,7 +11,10 @@ namespace cachalot {
 int EditDistance(std::string_view a, std::string_view b);
 
 // Of words that begin with each other the longer common beginning wins, then the smaller distance. "" when
-// `known` is empty. Leading dashes do not count.
+// nothing is near: a third of the word's letters may be wrong, of one or two letters none. Leading dashes do
+// not count.
 std::string Nearest(std::string_view word, std::span<const std::string> known);
+// "; did you mean 'WORD'?", or "" when nothing is near.
+std::string NearestHint(std::string_view word, std::span<const std::string> known);
 
 }  // namespace cachalot
