@@ -272,6 +272,58 @@ TEST_F(ServeSocketTest, MetricsMove) {
   EXPECT_GT(metric("cachalot:resident_memory_bytes"), 1e6);
 }
 
+TEST_F(ServeSocketTest, TheSecondTurnFindsTheFirstInTheCache) {
+  Start({.api_keys = {"one", "two"}});
+  const std::string words(120, 'a');
+  const auto cached = [&](const char* key, const char* salt) {
+    const json body = {{"prompt", words}, {"max_tokens", 2}, {"cache_salt", salt}};
+    const std::string header = std::string("x-api-key: ") + key + "\r\n";
+    const json answer = json::parse(BodyOf(Ask(port(), PostText("/v1/completions", body.dump(), header))), nullptr, false);
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  EXPECT_EQ(cached("one", "a"), 0);
+  EXPECT_GE(cached("one", "a"), 16);
+  EXPECT_EQ(cached("one", "b"), 0) << "a prefix was shared across salts";
+  EXPECT_EQ(cached("two", "a"), 0) << "a prefix was shared across keys";
+  WaitUntilAtRest();
+}
+
+TEST_F(ServeSocketTest, LateRequestsEndWithAnError) {
+  Start({.deadline_us = 20'000}, 2, 2048, "tiny-deepseek-v3");
+  const std::string late = Ask(port(), Completion(R"(,"max_tokens":2000,"ignore_eos":true)"));
+  EXPECT_EQ(StatusOf(late), 504) << late;
+  EXPECT_THAT(late, HasSubstr("deadline_exceeded"));
+  WaitUntilAtRest();
+}
+
+TEST_F(ServeSocketTest, FaultsOfTheDeviceEndRequestsAndNotTheServer) {
+  Start();
+  int failed = 0;
+  {
+    const ScopedFault fault("device.op", 3, 4);
+    for (int i = 0; i < 12; ++i) {
+      const std::string whole = Ask(port(), Completion(R"(,"max_tokens":6,"ignore_eos":true)"));
+      EXPECT_TRUE(StatusOf(whole) == 200 || StatusOf(whole) == 500) << whole;
+      failed += StatusOf(whole) == 500;
+    }
+  }
+  EXPECT_GE(failed, 1);
+  {
+    const ScopedFault fault("device.op", 4, 1);
+    SocketClient stream(port());
+    stream.Send(Completion(R"(,"max_tokens":100,"ignore_eos":true,"stream":true)"));
+    const std::string text = stream.ReadUntil("data: [DONE]");
+    EXPECT_THAT(text, HasSubstr("\"error\""));
+    EXPECT_THAT(text, HasSubstr("data: [DONE]"));
+  }
+  {
+    const ScopedFault slow("net.slow", 0, 20);
+    EXPECT_EQ(StatusOf(Ask(port(), Completion(""))), 200);
+  }
+  EXPECT_EQ(StatusOf(Ask(port(), "GET /health HTTP/1.1\r\nHost: t\r\n\r\n")), 200);
+  WaitUntilAtRest();
+}
+
 TEST_F(ServeSocketTest, ManyStreamsAtOnceGiveWhatOneGives) {
   Start({}, 8);
   const char* const ask = R"(,"max_tokens":12,"temperature":0,"ignore_eos":true)";
