@@ -180,15 +180,18 @@ class Loader {
       }
     }
     RETURN_IF_ERROR(SetAddedTokens(std::move(added)));
-    default_bos_ = model.bos_id;
-    default_eos_ = model.eos_id;
-    default_pad_ = model.pad_id;
-    if (model.bos_id >= 0) impl_->prefix_ids = {model.bos_id};
+    const auto defined = [this](int32_t id) {
+      return impl_->vocab.IsDefined(id) ? id : -1;
+    };  // a piece may be empty
+    default_bos_ = defined(model.bos_id);
+    default_eos_ = defined(model.eos_id);
+    default_pad_ = defined(model.pad_id);
+    if (default_bos_ >= 0) impl_->prefix_ids = {default_bos_};
     RETURN_IF_ERROR(ReadConfigs());
     scores.resize(static_cast<size_t>(impl_->vocab.size()));
     // A strange character of a user's must not end or begin a text.
     const bool frames_text = model.unk_id == impl_->bos_id || model.unk_id == impl_->eos_id;
-    const int32_t unk_id = frames_text ? -1 : model.unk_id;
+    const int32_t unk_id = frames_text ? -1 : defined(model.unk_id);
     const TokenStyle style = {.byte_level = false,
                               .meta_space = true,
                               .byte_fallback = model.byte_fallback,
