@@ -29,7 +29,7 @@ Result<std::unique_ptr<GoldenHarness>> GoldenHarness::Open(const GoldenCase& gol
   ASSIGN_OR_RETURN(harness->bundle_, OpenModel(options));
   EngineOptions engine_options;
   engine_options.prefill_chunk = variant.chunk;
-  engine_options.enable_prefix_caching = false;
+  engine_options.enable_prefix_caching = variant.prefix_cache;
   if (variant.swap) engine_options.preemption = PreemptionMode::kSwap;
   ASSIGN_OR_RETURN(harness->engine_, Engine::Create(harness->bundle_.runtime.get(), nullptr, engine_options));
   harness->num_others_ = variant.num_others;

@@ -35,6 +35,7 @@ struct Variant {
   int32_t gpu_depth = 1;
   int32_t gpu_layers = -1;
   int64_t kv_tokens = 0;           // 0: enough for all
+  bool prefix_cache = false;
   bool swap = false;               // preempted sequences move to the host
 };
 

@@ -188,6 +188,31 @@ TEST_P(GpuModelTest, PreemptionChangesNothing) {
   }
 }
 
+// What a prompt left in the cache, and what several choices share, give the tokens that a fresh start gives.
+TEST_P(GpuModelTest, SharedBlocksChangeNothing) {
+  Variant variant = Gpu();
+  variant.num_others = 3;
+  variant.prefix_cache = true;
+  auto harness = Open(variant);
+  ASSERT_NE(harness, nullptr);
+  Request request;
+  request.prompt_ids.assign(golden_.tokens.begin(), golden_.tokens.begin() + golden_.prompt_tokens);
+  request.max_tokens = static_cast<int32_t>(golden_.greedy.size());
+  request.n = 3;
+  for (const bool again : {false, true}) {
+    std::vector<std::vector<int32_t>> choices(3);
+    int32_t cached = 0;
+    ASSERT_TRUE(harness->engine().Submit(request, [&](const RequestOutput& output) {
+      auto& choice = choices[static_cast<size_t>(output.choice)];
+      choice.insert(choice.end(), output.token_ids.begin(), output.token_ids.end());
+      cached = std::max(cached, output.num_cached_tokens);
+    }).ok());
+    ASSERT_TRUE(harness->engine().RunUntilIdle().ok());
+    for (const auto& choice : choices) EXPECT_EQ(choice, golden_.greedy) << (again ? "cached" : "fresh");
+    if (again && golden_.prompt_tokens > 32) EXPECT_GT(cached, 0);
+  }
+}
+
 // What loading and running take is what was planned: the driver's own part is planned generously, nothing else may differ.
 TEST_P(GpuModelTest, MemoryStaysWithinThePlan) {
   const CudaBackend* backend = *LoadCudaBackend();
