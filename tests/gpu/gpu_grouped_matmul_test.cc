@@ -61,13 +61,13 @@ void CheckHeads(const HeadCase& c, const TestWeight& weight, const GpuWeight& gp
 
 TEST_F(GpuHeadMatmul, AgainstTheReference) {
   const HeadCase shapes[] = {{0, 1, 1, 32, 0},    {0, 3, 15, 64, 1},   {0, 16, 128, 512, 0},
-                             {0, 16, 512, 128, 4}, {0, 5, 130, 96, 0}, {0, 128, 64, 32, 0}};
+                             {0, 16, 512, 128, 4}, {0, 5, 130, 96, 0}, {0, 128, 64, 32, 0}, {0, 7, 33, 1440, 0}};
   for (DType dtype : kCudaMatmulTypes) {
     if (dtype == DType::kFP8E4M3) continue;
     for (HeadCase c : shapes) {
       const TestWeight weight(dtype, c.heads * c.n, c.k, 21);
       const GpuWeight gpu_weight(weight);
-      for (int64_t m : {1, 2, 8, 9, 17, 33, 65, 200}) {
+      for (int64_t m : {1, 2, 3, 4, 8, 9, 17, 33, 65, 200}) {
         if (m == 200 && c.n * c.k * c.heads > 500'000) continue;
         c.m = m;
         CheckHeads(c, weight, gpu_weight);
@@ -218,6 +218,9 @@ TEST_F(GpuMoeMatmul, AgainstTheReference) {
           const int64_t gap = ++at % 3 == 0 ? 1 : 0;
           CheckExperts(experts, MakeRouting(1, 1, 5, spread), gather, gap);
           CheckExperts(experts, MakeRouting(4, 2, 1, spread), gather, gap);
+          CheckExperts(experts, MakeRouting(600, 6, 1, spread), gather, gap);
+          CheckExperts(experts, MakeRouting(3, 1, 11, spread), gather, gap);
+          CheckExperts(experts, MakeRouting(64, 6, 7, spread), gather, gap);
           CheckExperts(experts, MakeRouting(256, 8, 3, spread), gather, gap);
           CheckExperts(experts, MakeRouting(64, 6, 16, spread), gather, gap);
           CheckExperts(experts, MakeRouting(8, 2, 65, spread), gather, gap);

@@ -133,8 +133,33 @@ TEST_F(GpuMatmul, OddLengths) {
       for (int64_t n : {1, 37, 300}) {
         const TestWeight weight(dtype, n, k, 5);
         const GpuWeight gpu_weight(weight);
-        for (int64_t m : {1, 5, 19, 70, 150}) Check({.m = m, .n = n, .k = k, .x_gap = (m + k) % 2}, weight, gpu_weight);
+        for (int64_t m : {1, 3, 5, 19, 70, 150}) Check({.m = m, .n = n, .k = k, .x_gap = (m + k) % 2}, weight, gpu_weight);
       }
+    }
+  }
+}
+
+// Few rows of x: lengths that end within what a warp loads, x at any address, more rows of W than one reduction covers, and k
+// beyond what shared memory holds of x.
+TEST_F(GpuMatmul, DecodeShapesOfEveryFormat) {
+  struct Shape {
+    int64_t n, k;
+  };
+  const Shape shapes[] = {{1, 32},      {7, 160},     {133, 1440},   {265, 2080},   {531, 4128},
+                          {129, 7136},  {4099, 96},   {30001, 64},   {67, 14368},   {19, 20512}};
+  for (DType dtype : kCudaMatmulTypes) {
+    int at = 0;
+    for (const auto& [n, k] : shapes) {
+      const TestWeight weight(dtype, n, k, 12);
+      const GpuWeight gpu_weight(weight);
+      for (int64_t m : {1, 2, 3, 4}) {
+        ++at;
+        Check({.m = m, .n = n, .k = k, .x_gap = at % 3 == 0 ? 1 : at % 3 == 1 ? 0 : 4, .y_gap = at % 4 == 3 ? 3 : 0,
+               .bias = at % 2 == 0, .accumulate = at % 5 < 2},
+              weight, gpu_weight, n * k < 1'000'000);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+      EXPECT_TRUE(gpu_weight.Intact());
     }
   }
 }
@@ -143,7 +168,7 @@ TEST_F(GpuMatmul, Fp8WithScalesOfEachRow) {
   for (int64_t k : {96, 128, 1408}) {
     const TestWeight weight(DType::kFP8E4M3, 300, k, 6);
     const GpuWeight gpu_weight(weight, true);
-    for (int64_t m : {1, 9, 65, 200}) Check({.m = m, .n = 300, .k = k, .row_scales = true}, weight, gpu_weight);
+    for (int64_t m : {1, 4, 9, 65, 200}) Check({.m = m, .n = 300, .k = k, .row_scales = true}, weight, gpu_weight);
   }
 }
 
@@ -239,7 +264,7 @@ TEST_F(GpuMatmul, ChainsInAGraphAreAsStepByStep) {
     weights.push_back(std::make_unique<GpuWeight>(TestWeight(dtype, kWidth, kWidth, 60 + i)));
   }
   const GpuArray<float> ones(std::vector<float>(kWidth, 1.0f));
-  for (int64_t m : {1, 8, 16, 50, 100, 130}) {
+  for (int64_t m : {1, 4, 8, 16, 50, 100, 130}) {
     TestRng rng(static_cast<uint64_t>(m));
     const GpuArray<float> x(rng.NormalVector(m * kWidth)), even(m * kWidth), odd(m * kWidth);
     CudaMatmulParams params = {.x = x.data(), .x_stride = kWidth, .m = m, .weight = weights[0]->view(), .y = odd.data(), .y_stride = kWidth};

@@ -7,6 +7,7 @@
 namespace cachalot {
 
 struct MatmulProblem;
+struct GemvShape;
 
 // Whether rows of x can be read 16 bytes at a time (and end with a whole 16 bytes).
 bool HasAlignedX(const MatmulProblem& problem);
@@ -70,7 +71,17 @@ extern template CudaStatus LaunchStream<DType::kQ8_0>(const CudaExec&, const Mat
 extern template CudaStatus LaunchStream<DType::kQ4_0>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
 extern template CudaStatus LaunchStream<DType::kQ4_1>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
 
-// --- matmul_wgmma.cuh: the same for 16-bit weights on sm_90, x converted; as many ranges as SMs ---
+// --- gemv.cuh: few rows of x, no workspace; one instantiation a format. `slots`: groups, or pairs of experts ---
+template <DType kType>
+CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& problem, const GemvShape& shape, int64_t slots);
+extern template CudaStatus LaunchGemv<DType::kF16>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
+extern template CudaStatus LaunchGemv<DType::kBF16>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
+extern template CudaStatus LaunchGemv<DType::kFP8E4M3>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
+extern template CudaStatus LaunchGemv<DType::kQ8_0>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
+extern template CudaStatus LaunchGemv<DType::kQ4_0>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
+extern template CudaStatus LaunchGemv<DType::kQ4_1>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
+
+// --- matmul_wgmma.cuh: the stream kernel's work for 16-bit weights on sm_90, x converted; as many ranges as SMs ---
 CudaStatus LaunchWgmmaF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
 CudaStatus LaunchWgmmaBF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
 // --- matmul_wgmma_codes.cuh: for codes, x converted to `fragments`; ranges as the stream kernel ---

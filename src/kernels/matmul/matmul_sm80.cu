@@ -5,12 +5,14 @@
 //                                    where deterministic
 //   m > 8, sm_90                     the wgmma kernels (matmul_wgmma.cuh, matmul_wgmma_codes.cuh); not where deterministic,
 //                                    not for Q4_1
+//   m <= 4, few pairs of experts     the decode kernel (gemv.cuh), where its shared memory suffices; not where deterministic
 //   all else                         the stream kernel (matmul_stream.cuh); deterministic: with ranges that n and k alone fix
 #include <algorithm>
 #include <climits>
 
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "kernels/matmul/gemv_shape.h"
 #include "kernels/matmul/matmul_launch.h"
 #include "kernels/matmul/matmul_problem.cuh"
 
@@ -144,6 +146,24 @@ CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, bool wgmma, const M
   }
 }
 
+// The decode kernel, of `slots` groups or pairs.
+CudaStatus LaunchGemvOf(const CudaExec& exec, DType dtype, const MatmulProblem& p, const GemvShape& shape, int64_t slots) {
+  switch (dtype) {
+    case DType::kF16:
+      return LaunchGemv<DType::kF16>(exec, p, shape, slots);
+    case DType::kBF16:
+      return LaunchGemv<DType::kBF16>(exec, p, shape, slots);
+    case DType::kFP8E4M3:
+      return LaunchGemv<DType::kFP8E4M3>(exec, p, shape, slots);
+    case DType::kQ8_0:
+      return LaunchGemv<DType::kQ8_0>(exec, p, shape, slots);
+    case DType::kQ4_0:
+      return LaunchGemv<DType::kQ4_0>(exec, p, shape, slots);
+    default:
+      return LaunchGemv<DType::kQ4_1>(exec, p, shape, slots);
+  }
+}
+
 // Whether the current device is the one that wgmma is compiled for.
 bool HasWgmma() {
   int device = 0, major = 0, minor = 0;
@@ -158,9 +178,15 @@ int WgmmaRows(const MatmulProblem& p, int columns, int num_sms) {
   return columns >= 64 && p.n >= 256 && tall_tiles * 2 >= num_sms ? 256 : 128;
 }
 
-// The stream kernel or the wgmma kernel. `x_rows`: rows of x that are read.
-CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int columns, const char* op) {
+// The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read; `pairs`: of experts.
+CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
+                     const char* op) {
   const bool experts = p.expert_begin != nullptr;
+  if (!exec.deterministic && p.k <= kGemvMaxK && (experts ? pairs <= kGemvPairs : p.m <= kGemvRows)) {
+    const int64_t slots = experts ? pairs : p.num_groups;
+    const GemvShape shape = ShapeGemv(dtype, slots, p.n, p.k, std::min(p.m, kGemvRows), exec.num_sms);
+    if (GemvSharedBytes(dtype, shape) <= kGemvMaxSharedBytes) return LaunchGemvOf(exec, dtype, p, shape, slots);
+  }
   const bool codes = !Is16Bit(dtype);
   const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && columns > 8 && HasWgmma();
   StreamPlan plan;
@@ -278,7 +304,7 @@ CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const bool whole_y = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
   if (!exec.deterministic && params.m > kBlasRows && whole_y) return RunBlas(exec, params, p);
-  return RunStream(exec, weight.dtype, p, params.m, ColumnsFor(params.m), "matmul");
+  return RunStream(exec, weight.dtype, p, params.m, 0, ColumnsFor(params.m), "matmul");
 }
 
 int64_t CudaHeadMatmulWorkspaceBytes(const CudaHeadMatmulParams& params, int32_t num_sms) {
@@ -304,7 +330,7 @@ CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& para
   p.y_stride = params.y_stride;
   p.y_group_stride = params.y_head_stride;
   if (WantsF32(exec, head.dtype)) return LaunchF32Matmul(exec, head.dtype, p);
-  return RunStream(exec, head.dtype, p, params.m, ColumnsFor(params.m), "head_matmul");
+  return RunStream(exec, head.dtype, p, params.m, 0, ColumnsFor(params.m), "head_matmul");
 }
 
 int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms) {
@@ -334,7 +360,7 @@ CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params
   p.expert_block_scales = params.expert_block_scales;
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const int64_t x_rows = params.x_rows != nullptr ? params.max_pairs / params.top_k : params.max_pairs;
-  return RunStream(exec, weight.dtype, p, x_rows, ExpertColumns(params), "moe_matmul");
+  return RunStream(exec, weight.dtype, p, x_rows, params.max_pairs, ExpertColumns(params), "moe_matmul");
 }
 
 }  // namespace cachalot

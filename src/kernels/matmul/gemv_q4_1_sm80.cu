@@ -1,0 +1,8 @@
+// The decode kernel for Q4_1 weights.
+#include "kernels/matmul/gemv.cuh"
+
+namespace cachalot {
+
+template CudaStatus LaunchGemv<DType::kQ4_1>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
+
+}  // namespace cachalot

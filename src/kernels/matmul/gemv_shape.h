@@ -1,0 +1,110 @@
+// How a matmul of few rows of x is dealt to the blocks of the decode kernel (gemv.cuh): the numbers to tune are all here.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/matmul/matmul_cuda.h"
+
+namespace cachalot {
+
+// Where the decode kernel is taken instead of the stream kernel.
+inline constexpr int kGemvRows = 4;    // rows of x, at most; mma leaves room for 8
+inline constexpr int kGemvPairs = 48;  // experts: pairs (token, expert), at most
+inline constexpr int kGemvMaxK = 1 << 17;  // no row of x has room in shared memory beyond
+
+inline constexpr int kGemvWarps = 16;      // of a block, at most
+inline constexpr int kGemvTileRows = 16;   // rows of W that a warp multiplies at a time: mma's m
+inline constexpr int kGemvPartials = 4096;  // values that the warps of a block leave for each other, at most
+inline constexpr int kGemvMinRows = 2;     // of W, of a block: below, x costs more than W
+inline constexpr int kGemvBlockCost = 8;   // what a block costs beside its rows, in rows of W
+
+// Bits of a value, and values of the 64 bytes of a row that four lanes load at a time.
+constexpr int GemvBits(DType dtype) {
+  return dtype == DType::kF16 || dtype == DType::kBF16 ? 16 : dtype == DType::kQ8_0 || dtype == DType::kFP8E4M3 ? 8 : 4;
+}
+constexpr int GemvPieceValues(DType dtype) { return 512 / GemvBits(dtype); }
+
+// A warp's stage: 64 bytes of each of a tile's rows, then their scales and minima in 32 slots.
+constexpr int GemvScaleBytes(DType dtype) {  // of a row's 64 bytes: F16, one for 32 values; FP8: F32, one for 128
+  switch (dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+      return 0;
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+      return 8;
+    default:
+      return 4;
+  }
+}
+constexpr int GemvStageBytes(DType dtype) { return 64 * kGemvTileRows + 32 * GemvScaleBytes(dtype); }
+// So many that two blocks of one row of x have room on an SM: the next kernel's beside ours.
+constexpr int GemvStages(DType dtype) { return GemvBits(dtype) == 16 ? 5 : 4; }
+// Two rows of x lie 64 bytes apart in the banks, so that eight lanes that read two of them meet no bank twice.
+inline constexpr int kGemvXGap = 64;
+constexpr int GemvXRowBytes(int64_t k) { return static_cast<int>((k + 127) / 128 * 256) + kGemvXGap; }
+
+struct GemvShape {
+  int columns = 1;    // rows of x of a block
+  int blocks = 1;     // of a group (the matrix, a head, a slot of an expert's pairs), which share its rows of W evenly
+  int rows = 1;       // of W of a block
+  int longer = 0;     // blocks, the first ones, that have one more
+  int splits = 1;     // warps that share the pieces of a row
+  int teams = 1;      // of `splits` warps each, that share the tiles of a block
+  int pass_tiles = 1;  // tiles between two reductions, a multiple of `teams`
+  int row_bytes = 0;    // of W; 256 rows' fit an int
+  int x_row_bytes = 0;  // of a row of x as 16-bit values, padded with zeros to 128 of them, and the gap
+};
+
+// Blocks of a group: as many waves as cost least. A wave's blocks run side by side, one an SM.
+inline int GemvBlocks(int64_t groups, int64_t n, int num_sms) {
+  const int64_t most = std::max<int64_t>(n / kGemvMinRows, 1);
+  int64_t best = 1, best_cost = INT64_MAX;
+  for (int64_t waves = 1; waves <= 4; ++waves) {
+    const int64_t blocks = std::clamp<int64_t>(waves * num_sms / groups, 1, most);
+    const int64_t cost = (groups * blocks + num_sms - 1) / num_sms * ((n + blocks - 1) / blocks + kGemvBlockCost);
+    if (cost < best_cost) best = blocks, best_cost = cost;
+  }
+  return static_cast<int>(best);
+}
+
+// Warps of a row: as many as its pieces keep about equally busy.
+inline int GemvSplits(int64_t pieces) {
+  int best = 1;
+  double best_share = 0;
+  for (int splits = kGemvWarps; splits >= 1; splits /= 2) {
+    const double share = static_cast<double>(pieces) / static_cast<double>((pieces + splits - 1) / splits * splits);
+    if (splits > pieces || share <= best_share) continue;
+    best = splits, best_share = share;
+    if (share >= 0.85) break;
+  }
+  return best;
+}
+
+// The order of summation of an output follows from `splits`, and so from k and the format alone.
+inline GemvShape ShapeGemv(DType dtype, int64_t groups, int64_t n, int64_t k, int columns, int num_sms) {
+  GemvShape shape;
+  shape.columns = columns;
+  shape.row_bytes = static_cast<int>(CudaRowsOf(dtype, k).row_bytes);
+  shape.x_row_bytes = GemvXRowBytes(k);
+  shape.blocks = GemvBlocks(groups, n, num_sms);
+  shape.rows = static_cast<int>(n / shape.blocks);
+  shape.longer = static_cast<int>(n % shape.blocks);
+  shape.splits = GemvSplits((k + GemvPieceValues(dtype) - 1) / GemvPieceValues(dtype));
+  const int64_t rows = (n + shape.blocks - 1) / shape.blocks, tiles = (rows + kGemvTileRows - 1) / kGemvTileRows;
+  shape.teams = static_cast<int>(std::min<int64_t>(kGemvWarps / shape.splits, tiles));
+  const int64_t rounds = kGemvPartials / (int64_t{shape.splits} * columns * kGemvTileRows * shape.teams);
+  shape.pass_tiles = static_cast<int>(std::clamp<int64_t>(rounds, 1, (tiles + shape.teams - 1) / shape.teams)) * shape.teams;
+  return shape;
+}
+
+// Dynamic shared memory: the warps' rings, x, the partial sums.
+inline int64_t GemvSharedBytes(DType dtype, const GemvShape& shape) {
+  const int64_t warps = int64_t{shape.teams} * shape.splits;
+  return warps * GemvStages(dtype) * GemvStageBytes(dtype) + int64_t{shape.columns} * shape.x_row_bytes +
+         int64_t{shape.splits} * shape.columns * shape.pass_tiles * kGemvTileRows * 4;
+}
+inline constexpr int64_t kGemvMaxSharedBytes = int64_t{224} << 10;
+
+}  // namespace cachalot
