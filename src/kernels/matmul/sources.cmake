@@ -12,6 +12,7 @@ list(APPEND KERNEL_AVX2
   matmul/matmul_int8_avx2.cc)
 list(APPEND KERNEL_TESTS
   matmul/cuda_rows_test.cc
+  matmul/gemv_shape_test.cc
   matmul/grouped_matmul_test.cc
   matmul/matmul_test.cc
   matmul/pack_test.cc)
