@@ -58,6 +58,7 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   step.batch.num_rows = memory->bounds.rows;
   step.num_expanded_tokens = memory->max_expanded_tokens;
   step.mla_split.block_tokens = kExpandedBlockTokens;
+  step.halves.StartPlanning();
   const ExecContext exec = {.device = DeviceType::kCuda, .workspace = &workspace,
                             .deterministic = options.base.deterministic, .cuda = &step};
   const ModelSpec& spec = model.spec();
@@ -67,6 +68,7 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   const std::vector<KvBinding> kv(model.kv_groups().size(), binding);
   model.Forward(exec, {.num_tokens = memory->bounds.rows, .kv = kv,
                        .first_layer = spec.num_layers - model.num_cuda_layers()});
+  model.FinalNorm(exec, nullptr, memory->logit_tile, nullptr);
   model.Head(exec, nullptr, memory->logit_tile, nullptr);
   if (model.has_mtp()) {
     model.ForwardMtp(exec, {.num_tokens = memory->bounds.rows, .kv = binding});
@@ -75,6 +77,7 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   // Beside a forward: the normalised states of every row, for those who want them.
   memory->workspace_bytes = std::max(workspace.peak(), Workspace::Padded(int64_t{memory->bounds.rows} * spec.hidden_size * 4));
   memory->scratch_bytes = step.scratch_bytes;
+  for (int i = 0; i < CudaHalfCopies::kNumSources; ++i) memory->halves[i] = step.halves.planned(static_cast<CudaHalfSource>(i));
 }
 
 }  // namespace
@@ -159,6 +162,7 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
   }
   m.matmul_counters = carver.Take<uint32_t>(kCudaCounters);
   m.scratch = carver.Take<std::byte>(m.scratch_bytes);
+  for (CudaHalfBuffer& half : m.halves) half.data = carver.Take<std::byte>(half.bytes);
   m.workspace = carver.Take<std::byte>(m.workspace_bytes);
   m.total_bytes = carver.used();
   return m;

@@ -65,6 +65,7 @@ struct CudaStepMemory {
   uint32_t* matmul_counters = nullptr;  // [kCudaCounters], zero between ops
   std::byte* scratch = nullptr;   // of the matmuls
   int64_t scratch_bytes = 0;
+  CudaHalfBuffer halves[CudaHalfCopies::kNumSources];
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
   int64_t total_bytes = 0;

@@ -157,6 +157,7 @@ Status CudaRuntime::BuildDevice() {
                  .workspace = m.scratch,
                  .workspace_bytes = m.scratch_bytes,
                  .counters = m.matmul_counters};
+  for (int i = 0; i < CudaHalfCopies::kNumSources; ++i) d.step.halves.Provide(static_cast<CudaHalfSource>(i), m.halves[i]);
   d.step.attention.reserve(m.shapes.size());
   d.exec = {.device = DeviceType::kCuda, .isa = o.isa, .pool = pool_.get(), .workspace = &d.workspace,
             .deterministic = o.deterministic, .cuda = &d.step};

@@ -10,6 +10,7 @@ void CudaRuntime::SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int6
   Device& d = *device_;
   const CudaStepMemory& m = d.memory;
   d.step.status = Status::Ok();
+  d.step.halves.Clear();  // what the last step left is not what a graph leaves
   d.bounds = bounds;
   d.step.batch = {.spans = m.spans,
                   .num_spans = bounds.spans,

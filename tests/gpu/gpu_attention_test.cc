@@ -5,6 +5,7 @@
 #include "gpu_testing.h"
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_cuda.h"
+#include "tensor/float_convert.h"
 
 namespace cachalot {
 namespace {
@@ -155,6 +156,7 @@ class GpuStep {
     params.q = q_.data();
     params.kv = kv_.view();
     params.out = out_.data();
+    if (half_ != nullptr) params.out_half = {half_->data(), HalfWidth()};
     GPU_EXPECT_OK(Backend().attention_plan(exec_, batch_.get(), plan_));
     GPU_EXPECT_OK(Backend().attention(exec_, batch_.get(), plan_, params));
   }
@@ -165,6 +167,19 @@ class GpuStep {
     return result;
   }
 
+  // The output is to come as F16 too.
+  void WantHalf() { half_ = std::make_unique<GpuArray<uint16_t>>(step_.num_rows * HalfWidth()); }
+  void CheckHalf() {
+    const std::vector<uint16_t> half = half_->Read();
+    const std::vector<float> out = out_.Read();
+    for (const SeqSpan& span : step_.spans) {
+      for (int64_t i = span.q_begin * HalfWidth(); i < (span.q_begin + span.q_len) * HalfWidth(); ++i) {
+        ASSERT_EQ(half[static_cast<size_t>(i)], F32ToF16(out[static_cast<size_t>(i)])) << "row " << i / HalfWidth();
+      }
+    }
+    EXPECT_TRUE(half_->Intact());
+  }
+
   GpuBatch& batch() { return batch_; }
   void Poison() {
     out_.Poison();
@@ -172,12 +187,15 @@ class GpuStep {
   }
 
  private:
+  int64_t HalfWidth() const { return int64_t{step_.shape.num_q_heads} * step_.shape.kv.v_dim; }
+
   const Step& step_;
   CudaExec exec_;
   GpuBatch batch_;
   GpuKv kv_;
   GpuArray<float> q_, out_;
   std::unique_ptr<GpuArray<std::byte>> memory_;
+  std::unique_ptr<GpuArray<uint16_t>> half_;
   CudaAttentionPlan plan_;
 };
 
@@ -351,6 +369,27 @@ TEST_F(GpuAttention, AGraphFollowsTheSpans) {
 }
 
 // Keys of -infinity against a positive query weigh nothing, also when they fill whole splits.
+TEST_F(GpuAttention, HalfCopiesAreTheOutputsRounded) {
+  const std::vector<std::vector<Part>> batches = {{{1, 9000, 1}, {1, 17, 2}, {1, 513, 3}}, {{300, 700, 1}, {1, 30, 2}, {2, 2000, 3}}};
+  for (const Shape& s : {Shape{{DType::kF16, 8, 128, 128, 48}, 32}, Shape{{DType::kBF16, 2, 64, 64, 16}, 8, 100},
+                         Shape{{DType::kF32, 1, 64, 64, 16}, 2}}) {
+    for (const std::vector<Part>& parts : batches) {
+      Step step(s, parts);
+      step.out_head = s.kv.v_dim;
+      step.out_token = s.num_q_heads * step.out_head;
+      for (bool deterministic : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} {} rows{}", Name(s), step.num_rows, deterministic ? " deterministic" : ""));
+        const std::vector<float> plain = RunGpu(step, {CudaMath::kFast, deterministic});
+        GpuStep gpu(step, {CudaMath::kFast, deterministic});
+        gpu.WantHalf();
+        gpu.Enqueue();
+        EXPECT_EQ(FirstBitDifference(gpu.Collect(step.spans), plain), "");
+        gpu.CheckHalf();
+      }
+    }
+  }
+}
+
 TEST_F(GpuAttention, ScoresOfMinusInfinityWeighNothing) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     for (bool deterministic : {false, true}) {

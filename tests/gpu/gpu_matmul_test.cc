@@ -114,7 +114,9 @@ TEST_F(GpuMatmul, LongShapesOfEveryFormat) {
   };
   const Shape shapes[] = {{4096, 1024, {1, 8, 16}}, {4096, 576, {9, 64}},       {1000, 2048, {4, 33, 200}}, {130, 7168, {1, 17, 65}},
                           {2816, 1024, {1, 64}},    {513, 1408, {2, 127}},      {20000, 256, {1, 3, 32, 64, 100}},   {4096, 256, {129}},
-                          {384, 4096, {5, 300}},    {64, 14336, {1, 12, 100}}};
+                          {384, 4096, {5, 300}},    {64, 14336, {1, 12, 100}},
+                          // Cut evenly on 132 SMs: k in four and in three, whole tiles in one round (20000, too) and in two.
+                          {4096, 2048, {50, 100}},  {6144, 1536, {64, 128}},    {28672, 128, {64}},     {34000, 64, {70, 128}}};
   for (DType dtype : kCudaMatmulTypes) {
     for (const Shape& shape : shapes) {
       const TestWeight weight(dtype, shape.n, shape.k, 4);
@@ -255,19 +257,17 @@ TEST_F(GpuMatmul, OutliersBecomeF16sLargest) {
 // Kernels start before those in front of them have ended. Each output here is the next one's x (now and then normalised, so
 // that it stays in range), and every call shares the scratch: one that does not wait for what it needs gives other bits than
 // when all is done one by one.
-TEST_F(GpuMatmul, ChainsInAGraphAreAsStepByStep) {
-  constexpr int64_t kWidth = 1024;
-  constexpr int kLinks = 12, kReplays = 20;
+void CheckChain(int64_t width, std::span<const DType> types, int num_links, std::initializer_list<int64_t> row_counts) {
+  constexpr int kReplays = 20;
   std::vector<std::unique_ptr<GpuWeight>> weights;
-  for (int i = 0; i < kLinks; ++i) {
-    const DType dtype = kCudaMatmulTypes[static_cast<size_t>(i) % std::size(kCudaMatmulTypes)];
-    weights.push_back(std::make_unique<GpuWeight>(TestWeight(dtype, kWidth, kWidth, 60 + i)));
+  for (int i = 0; i < num_links; ++i) {
+    weights.push_back(std::make_unique<GpuWeight>(TestWeight(types[static_cast<size_t>(i) % types.size()], width, width, 60 + i)));
   }
-  const GpuArray<float> ones(std::vector<float>(kWidth, 1.0f));
-  for (int64_t m : {1, 4, 8, 16, 50, 100, 130}) {
+  const GpuArray<float> ones(std::vector<float>(width, 1.0f));
+  for (int64_t m : row_counts) {
     TestRng rng(static_cast<uint64_t>(m));
-    const GpuArray<float> x(rng.NormalVector(m * kWidth)), even(m * kWidth), odd(m * kWidth);
-    CudaMatmulParams params = {.x = x.data(), .x_stride = kWidth, .m = m, .weight = weights[0]->view(), .y = odd.data(), .y_stride = kWidth};
+    const GpuArray<float> x(rng.NormalVector(m * width)), even(m * width), odd(m * width);
+    CudaMatmulParams params = {.x = x.data(), .x_stride = width, .m = m, .weight = weights[0]->view(), .y = odd.data(), .y_stride = width};
     int64_t bytes = 0;
     for (const auto& weight : weights) {
       params.weight = weight->view();
@@ -280,17 +280,17 @@ TEST_F(GpuMatmul, ChainsInAGraphAreAsStepByStep) {
       params.y = (i % 2 == 0 ? odd : even).data();
       GPU_OK(Backend().matmul(scratch.Exec(kMatmulModes[0]), params));
       if (i % 3 != 2) return;
-      GPU_OK(Backend().rms_norm(Gpu::Get().Exec(), {.x = params.y, .token_stride_x = kWidth, .num_tokens = m, .dim = kWidth,
-                                                    .weight = ones.data(), .y = params.y, .token_stride_y = kWidth}));
+      GPU_OK(Backend().rms_norm(Gpu::Get().Exec(), {.x = params.y, .token_stride_x = width, .num_tokens = m, .dim = width,
+                                                    .weight = ones.data(), .y = params.y, .token_stride_y = width}));
     };
-    const GpuArray<float>& last = kLinks % 2 == 0 ? even : odd;
-    for (int i = 0; i < kLinks; ++i) {
+    const GpuArray<float>& last = num_links % 2 == 0 ? even : odd;
+    for (int i = 0; i < num_links; ++i) {
       link(i);
       GPU_OK(Backend().stream_synchronize(Gpu::Get().stream));
     }
     const std::vector<float> want = last.Read();
     GpuGraph graph([&] {
-      for (int i = 0; i < kLinks; ++i) link(i);
+      for (int i = 0; i < num_links; ++i) link(i);
     });
     for (int replay = 0; replay < kReplays; ++replay) {
       for (int i = 0; i < 5; ++i) graph.Enqueue();
@@ -299,6 +299,13 @@ TEST_F(GpuMatmul, ChainsInAGraphAreAsStepByStep) {
     }
     EXPECT_TRUE(scratch.Intact());
   }
+}
+
+TEST_F(GpuMatmul, ChainsInAGraphAreAsStepByStep) { CheckChain(1024, kCudaMatmulTypes, 12, {1, 4, 8, 16, 50, 100, 130}); }
+
+TEST_F(GpuMatmul, ChainsOfEvenCutsInAGraphAreAsStepByStep) {
+  const DType types[] = {DType::kF16};
+  CheckChain(4096, types, 4, {64, 100});
 }
 
 TEST_F(GpuMatmul, WhatIsNotCoveredIsRefused) {

@@ -41,10 +41,18 @@ void Attention(const ExecContext& ctx, const AttentionParams& params) {
                                       .k_dim = params.kv.k_dim,
                                       .v_dim = params.kv.v_dim,
                                       .window = params.window};
-    RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
-      const CudaAttentionBatch* entry = ctx.cuda->FindAttention(shape);
+    AttentionParams on_gpu = params;
+    CudaStep& step = *ctx.cuda;
+    step.halves.Clear();
+    const CudaAttentionBatch* entry = step.FindAttention(shape);
+    const bool every_row = entry == nullptr || entry->batch.spans == step.batch.spans;  // not a part, as in expanded MLA
+    if (every_row && params.out_head_stride == params.kv.v_dim && params.kv.k_dim == params.kv.v_dim) {
+      on_gpu.out_half = step.halves.Begin(CudaHalfSource::kAttention, params.out, params.out_token_stride, step.batch.num_rows,
+                                          int64_t{params.num_q_heads} * params.kv.v_dim);
+    }
+    RunCudaTold(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
       CHECK(entry != nullptr) << "no schedule for attention of " << shape.num_q_heads << " heads, " << shape.k_dim;
-      return cuda.attention(exec, entry->batch, entry->plan, params);
+      return cuda.attention(exec, entry->batch, entry->plan, on_gpu);
     });
     return;
   }

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "device/exec_context.h"
+#include "kernels/common/cuda_half_copies.h"
 #include "kernels/common/paged_kv.h"
 
 namespace cachalot {
@@ -26,6 +27,7 @@ struct AttentionParams {
   float* out = nullptr;  // [num_tokens, num_q_heads, kv.v_dim]
   int64_t out_token_stride = 0;
   int64_t out_head_stride = 0;
+  CudaHalfRows out_half = {};  // GPU, heads side by side: out as F16 too; the op sees to it
 };
 
 void Attention(const ExecContext& ctx, const AttentionParams& params);

@@ -5,6 +5,7 @@
 // run of 16 tokens: cp.async into its own ring, scores and values on tensor cores, its own online softmax; no barrier until
 // the four are merged. Blocks stay and take items from the schedule. The tensor cores wait for memory anyway: queries and
 // weights go through them twice, rounded and rest.
+#include "device/cuda/clamped_half.cuh"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -161,6 +162,10 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, uint32_t values, uint32
   }
 }
 
+__device__ __forceinline__ uint16_t* HalfAt(const AttentionParams& p, const TileRow& row, int dim, int d) {
+  return static_cast<uint16_t*>(p.out_half.data) + row.row * p.out_half.stride + row.head * dim + d;
+}
+
 // kFold: a range longer than kFixedSplit is several softmaxes, folded in order.
 template <typename T, int kDim, bool kFold>
 __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void DecodeKernel(AttentionParams p,
@@ -174,6 +179,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
   __shared__ bool folds;
   constexpr int kMine = kRows * kDim / kThreads;  // output values of a thread
   LetNextKernelStart();
+  WaitForEarlierKernels();
   const PagedKv& kv = p.kv;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
   const uint32_t q_shared = SharedAddress(shared);
@@ -296,7 +302,9 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
         if (item.partial >= 0) {
           s.partial_out[((int64_t{item.partial} * s.num_kv_heads + kv_head) * kRows + r) * kDim + d] = value;
         } else if (rows[r].position >= 0) {
-          p.out[rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d] = __fdiv_rn(value, row_l[r]);
+          const float out = __fdiv_rn(value, row_l[r]);
+          p.out[rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d] = out;
+          if (p.out_half.data != nullptr) *HalfAt(p, rows[r], kDim, d) = ClampedHalf(out);
         }
       }
       if (last && item.partial >= 0 && tid < kRows) {
@@ -322,8 +330,14 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
     for (int e = tid * 4; e < kRows * kDim; e += kThreads * 4) {
       const int r = e / kDim, d = e % kDim;
       if (rows[r].position < 0) continue;
-      FoldSplits(s, first, entry.num_splits, kv_head, r, d, kDim)
-          .Write(p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d);
+      float* to = p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d;
+      float out[4];
+      FoldSplits(s, first, entry.num_splits, kv_head, r, d, kDim).Write(out);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = out[i];
+      if (p.out_half.data != nullptr) {
+        *reinterpret_cast<uint2*>(HalfAt(p, rows[r], kDim, d)) = ClampedHalf4({out[0], out[1], out[2], out[3]});
+      }
     }
   }
 }
@@ -341,8 +355,8 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   }
   const int64_t most = int64_t{schedule.max_items} * schedule.num_kv_heads;
   const int64_t resident = int64_t{exec.num_sms} * G::kBlocksPerSm;
-  const auto grid = static_cast<unsigned>(most < resident ? most : resident);
-  kernel<<<grid, kThreads, kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
+  const int64_t grid = most < resident ? most : resident;
+  LaunchOverlapped(kernel, grid, kThreads, kSharedBytes, exec.stream, params, batch.spans, schedule);
   return CudaLaunched("attention decode of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
                       params.kv.num_kv_heads, kDim);
 }

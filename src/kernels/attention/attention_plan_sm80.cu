@@ -3,6 +3,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
+#include "kernels/matmul/matmul_launch.h"
 
 namespace cachalot {
 namespace {
@@ -267,6 +268,23 @@ CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const
   return CudaLaunched("attention_plan of %d spans", batch.num_spans);
 }
 
+namespace {
+
+// params.out_half behind kernels that do not write it themselves.
+CudaStatus CopyToHalf(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params) {
+  if (params.out_half.data == nullptr) return nullptr;
+  ConvertXParams convert;
+  convert.x = params.out;
+  convert.x_stride = params.out_token_stride;
+  convert.num_rows = batch.num_rows;
+  convert.k = int64_t{params.num_q_heads} * params.kv.v_dim;
+  convert.aligned = reinterpret_cast<uintptr_t>(params.out) % 16 == 0 && params.out_token_stride % 4 == 0;
+  convert.out = params.out_half.data;
+  return ConvertX(exec, convert);
+}
+
+}  // namespace
+
 CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
                          const AttentionParams& params) {
   const CudaAttentionShape& shape = plan.shape;
@@ -283,17 +301,24 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
   if (exec.math == CudaMath::kFast) {
     if (MlaCovers(params)) {
       if (CudaStatus failure = RunMlaAttention(exec, batch, schedule, params)) return failure;
-      return RunCombine(exec, batch, schedule, params);
+      if (CudaStatus failure = RunCombine(exec, batch, schedule, params)) return failure;
+      return CopyToHalf(exec, batch, params);
     }
     const bool decode = DecodeCovers(params), prefill = !exec.deterministic && PrefillCovers(params);
     if (decode) {
       if (CudaStatus failure = RunDecodeAttention(exec, batch, schedule, params)) return failure;
       const bool all = int64_t{batch.max_q_len} * schedule.group <= schedule.max_split_rows;
-      return all ? nullptr : RunPrefillAttention(exec, batch, schedule, params);
+      if (all) return nullptr;
+      if (CudaStatus failure = RunPrefillAttention(exec, batch, schedule, params)) return failure;
+      return CopyToHalf(exec, batch, params);
     }
-    if (prefill) return RunPrefillAttention(exec, batch, schedule, params);
+    if (prefill) {
+      if (CudaStatus failure = RunPrefillAttention(exec, batch, schedule, params)) return failure;
+      return CopyToHalf(exec, batch, params);
+    }
   }
-  return RunGenericAttention(exec, batch, params);
+  if (CudaStatus failure = RunGenericAttention(exec, batch, params)) return failure;
+  return CopyToHalf(exec, batch, params);
 }
 
 }  // namespace cachalot

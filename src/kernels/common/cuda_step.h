@@ -10,6 +10,7 @@
 #include "device/exec_context.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/common/cuda_batch.h"
+#include "kernels/common/cuda_half_copies.h"
 #include "kernels/mla_expand/mla_expand_cuda.h"
 
 namespace cachalot {
@@ -32,6 +33,7 @@ struct CudaStep {
   // A dry run (backend null) asks here how much scratch each op wants, and keeps the most: what exec.workspace must hold.
   const CudaBackend* planner = nullptr;
   int64_t scratch_bytes = 0;
+  CudaHalfCopies halves;
   Status status;              // the first failure
 
   bool ok() const { return status.ok(); }
@@ -48,20 +50,32 @@ struct CudaStep {
 
 inline bool OnCuda(const ExecContext& ctx) { return ctx.device == DeviceType::kCuda; }
 
-// Runs `launch(backend, exec)`, as below.
+// Runs `launch(backend, exec)`, as below. The caller has told step.halves what is written.
+template <typename Launch>
+  requires std::is_invocable_r_v<CudaStatus, Launch, const CudaBackend&, const CudaExec&>
+void RunCudaTold(const ExecContext& ctx, Launch launch) {
+  CudaStep& step = *ctx.cuda;
+  if (step.backend != nullptr && step.ok()) step.Check(launch(*step.backend, step.exec));
+}
+template <typename Params>
+void RunCudaTold(const ExecContext& ctx, CudaStatus (*CudaBackend::*op)(const CudaExec&, const Params&), const Params& params) {
+  RunCudaTold(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) { return (cuda.*op)(exec, params); });
+}
+
+// The same for what may write anywhere.
 template <typename Launch>
   requires std::is_invocable_r_v<CudaStatus, Launch, const CudaBackend&, const CudaExec&>
 void RunCuda(const ExecContext& ctx, Launch launch) {
-  CudaStep& step = *ctx.cuda;
-  if (step.backend != nullptr && step.ok()) step.Check(launch(*step.backend, step.exec));
+  ctx.cuda->halves.Clear();
+  RunCudaTold(ctx, launch);
 }
 
 // Runs a row of the backend's table, unless the step has failed already or is only planned (no backend: a dry run that
 // finds out how much memory a step takes).
 template <typename Params>
 void RunCuda(const ExecContext& ctx, CudaStatus (*CudaBackend::*op)(const CudaExec&, const Params&), const Params& params) {
-  CudaStep& step = *ctx.cuda;
-  if (step.backend != nullptr && step.ok()) step.Check((step.backend->*op)(step.exec, params));
+  ctx.cuda->halves.Clear();
+  RunCudaTold(ctx, op, params);
 }
 
 }  // namespace cachalot

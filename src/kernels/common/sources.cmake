@@ -1,1 +1,1 @@
-list(APPEND KERNEL_TESTS common/exp_avx2_test.cc)
+list(APPEND KERNEL_TESTS common/cuda_half_copies_test.cc common/exp_avx2_test.cc)

@@ -13,6 +13,8 @@ void HeadMatmul(const ExecContext& ctx, const HeadMatmulParams& params) {
   if (params.m == 0) return;
   const HeadMatrices& weights = *params.weights;
   if (OnCuda(ctx)) {
+    ctx.cuda->halves.Overwritten(params.y, (((params.m - 1) * params.y_stride + (weights.num_heads - 1) * params.y_head_stride +
+                                             weights.n) * static_cast<int64_t>(sizeof(float))));
     RunCudaMatmul(ctx, &CudaBackend::head_matmul, &CudaBackend::head_matmul_workspace_bytes,
                   CudaHeadMatmulParams{.x = params.x,
                                        .x_stride = params.x_stride,

@@ -19,7 +19,14 @@ inline CudaMatrix CudaView(const PackedMatrix& matrix) {
           .block_scale_rows = matrix.block_scale_rows};
 }
 
-// As RunCuda; a dry run asks for the op's scratch, which the ops of a stream share, one after the other.
+// x [m, k] as F16, where a copy is known and the kernels of this weight may want it (matmul_sm80.cu).
+inline CudaHalfRows FindHalf(const ExecContext& ctx, const CudaMatrix& weight, const float* x, int64_t x_stride, int64_t m) {
+  constexpr int64_t kLeastRows = 9, kLeastRowsOfCodes = 129;
+  if (ctx.cuda->exec.math == CudaMath::kF32 || weight.dtype == DType::kF32 || weight.dtype == DType::kBF16) return {};
+  return ctx.cuda->halves.Find(x, x_stride, m, weight.k, weight.dtype == DType::kF16 ? kLeastRows : kLeastRowsOfCodes);
+}
+
+// As RunCudaTold; a dry run asks for the op's scratch, which the ops of a stream share, one after the other.
 template <typename Params>
 void RunCudaMatmul(const ExecContext& ctx, CudaStatus (*CudaBackend::*op)(const CudaExec&, const Params&),
                    int64_t (*CudaBackend::*scratch_bytes)(const Params&, int32_t), const Params& params) {
@@ -28,7 +35,7 @@ void RunCudaMatmul(const ExecContext& ctx, CudaStatus (*CudaBackend::*op)(const 
     step.scratch_bytes = std::max(step.scratch_bytes, (step.planner->*scratch_bytes)(params, step.exec.num_sms));
     return;
   }
-  RunCuda(ctx, op, params);
+  RunCudaTold(ctx, op, params);
 }
 
 }  // namespace cachalot

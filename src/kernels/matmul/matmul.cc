@@ -176,11 +176,15 @@ void CheckGroup(const MatmulGroup& group, const MatmulGroup& first) {
 void Matmul(const ExecContext& ctx, const MatmulParams& params) {
   if (OnCuda(ctx)) {
     if (params.m == 0 || params.weight->n == 0) return;
+    const CudaMatrix weight = CudaView(*params.weight);
+    const CudaHalfRows x_half = FindHalf(ctx, weight, params.x, params.x_stride, params.m);
+    ctx.cuda->halves.Overwritten(params.y, params.m, params.y_stride, weight.n);
     RunCudaMatmul(ctx, &CudaBackend::matmul, &CudaBackend::matmul_workspace_bytes,
                   CudaMatmulParams{.x = params.x,
                                    .x_stride = params.x_stride,
+                                   .x_half = x_half,
                                    .m = params.m,
-                                   .weight = CudaView(*params.weight),
+                                   .weight = weight,
                                    .bias = params.bias,
                                    .y = params.y,
                                    .y_stride = params.y_stride,

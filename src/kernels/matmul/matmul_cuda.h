@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/common/cuda_half_copies.h"
 #include "tensor/dtype.h"
 
 namespace cachalot {
@@ -68,6 +69,7 @@ struct CudaMatrix {
 struct CudaMatmulParams {
   const float* x = nullptr;  // [m, k], row stride x_stride
   int64_t x_stride = 0;
+  CudaHalfRows x_half = {};       // or null: x rounded to F16, k padded to 128; 16-byte aligned
   int64_t m = 0;
   CudaMatrix weight;
   const float* bias = nullptr;  // [n] or null
@@ -95,6 +97,7 @@ struct CudaHeadMatmulParams {
 struct CudaMoeMatmulParams {
   const float* x = nullptr;             // row of pair p is x_rows[p] (null: p)
   int64_t x_stride = 0;
+  CudaHalfRows x_half = {};                  // as CudaMatmulParams
   const int32_t* x_rows = nullptr;      // [max_pairs], each below max_pairs / top_k
   const int32_t* expert_begin = nullptr;  // [num_experts + 1]
   int32_t num_experts = 0;

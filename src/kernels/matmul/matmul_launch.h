@@ -45,7 +45,7 @@ CudaStatus AddBias(const CudaExec& exec, const CudaMatmulParams& params);
 
 // --- matmul_stream.cuh: tensor cores, W streamed once; one instantiation a format ---
 struct StreamPlan {
-  int rows = 128;         // rows of W of a tile; wgmma: 128 or, of 64 columns and more, 256
+  int rows = 128;         // rows of W of a tile; wgmma of 16-bit weights: up to 128 or, of 64 columns and more, up to 256
   int columns = 8;        // rows of x of a tile: 8, 16, 32, 64 or 128; wgmma: from 16
   bool x_f32 = false;     // x as the caller has it (aligned); else converted
   int num_ranges = 0;     // pieces that the work is cut into; 0: as many as blocks, fewer for little work

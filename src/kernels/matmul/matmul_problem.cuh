@@ -15,6 +15,7 @@ struct MatmulProblem {
   const void* x = nullptr;     // F32, or 16-bit after ConvertX
   int64_t x_stride = 0;        // values
   int64_t x_group_stride = 0;
+  CudaHalfRows x_half = {};
   const int32_t* x_rows = nullptr;
   int m = 0;                   // rows of a group (experts: at most)
   int num_groups = 1;

@@ -95,8 +95,13 @@ CudaStatus CheckScratch(const CudaExec& exec, int64_t bytes, const char* op) {
 
 bool WantsF32(const CudaExec& exec, DType dtype) { return exec.math == CudaMath::kF32 || dtype == DType::kF32; }
 
-// x of all groups to 16 bits into the workspace; the problem reads it from there.
+// x of all groups to 16 bits into the workspace, or as it has been converted already; the problem reads it from there.
 CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, bool fragments, int64_t x_rows, MatmulProblem* p) {
+  if (p->x_half.data != nullptr && dtype != DType::kBF16 && StreamOrderOf(dtype) == StreamOrder::kPlain && !fragments) {
+    p->x = p->x_half.data;
+    p->x_stride = p->x_half.stride;
+    return nullptr;
+  }
   ConvertXParams params;
   params.x = static_cast<const float*>(p->x);
   params.x_stride = p->x_stride;
@@ -178,6 +183,29 @@ int WgmmaRows(const MatmulProblem& p, int columns, int num_sms) {
   return columns >= 64 && p.n >= 256 && tall_tiles * 2 >= num_sms ? 256 : 128;
 }
 
+// A dense wgmma matmul of many columns, cut so that nearly all SMs have the same to do: whole tiles, or all tiles' k in as
+// many pieces. Rows 0: no such cut.
+struct WgmmaCut {
+  int rows = 0;
+  int splits = 1;
+};
+WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
+  constexpr int64_t kLeast = 112, kMost = 256;  // rows: x counts too much; shared memory
+  if (columns < 64 || p.m > columns || p.num_groups > 1 || p.expert_begin != nullptr) return {};
+  const auto rows_of = [&](int64_t parts, int64_t of) { return ((p.n * of + parts - 1) / parts + 7) / 8 * 8; };
+  const auto tiles_of = [&](int64_t rows) { return (p.n + rows - 1) / rows; };
+  const auto even = [](int64_t busy, int64_t all) { return busy <= all && busy * 16 >= all * 15; };
+  for (int64_t rounds = 1; rows_of(num_sms * rounds, 1) >= kLeast; ++rounds) {
+    const int64_t rows = rows_of(num_sms * rounds, 1);
+    if (rows <= kMost && even(tiles_of(rows), num_sms * rounds)) return {static_cast<int>(rows), 1};
+  }
+  for (int64_t splits = 2; splits <= 8 && p.k >= splits * 512 && rows_of(num_sms, splits) <= kMost; ++splits) {
+    const int64_t rows = rows_of(num_sms, splits);
+    if (rows >= kLeast && even(tiles_of(rows) * splits, num_sms)) return {static_cast<int>(rows), static_cast<int>(splits)};
+  }
+  return {};
+}
+
 // The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read; `pairs`: of experts.
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
                      const char* op) {
@@ -190,7 +218,12 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   const bool codes = !Is16Bit(dtype);
   const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && columns > 8 && HasWgmma();
   StreamPlan plan;
-  plan.rows = wgmma && !codes ? WgmmaRows(p, columns, exec.num_sms) : kStreamRows;
+  const int blocks = wgmma && !codes ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
+  const bool counts = exec.counters != nullptr && blocks * kStreamCounters <= kCudaCounters;
+  WgmmaCut cut;
+  if (wgmma && !codes) cut = EvenCut(p, columns, exec.num_sms);
+  if (cut.splits > 1 && !counts) cut = {};
+  plan.rows = cut.rows > 0 ? cut.rows : wgmma && !codes ? WgmmaRows(p, columns, exec.num_sms) : kStreamRows;
   plan.columns = columns;
   plan.x_f32 = columns == 8 && HasAlignedX(p);
   Scratch scratch = ScratchOf(dtype, p.k, x_rows, columns, exec.num_sms);
@@ -201,10 +234,12 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   if (tiles * chunks > INT_MAX) {
     return CudaFail(CudaFault::kInvalid, "%s: m %d, n %d, k %d of %d groups in one call", op, p.m, p.n, p.k, p.num_groups);
   }
-  const int blocks = wgmma && !codes ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
-  const bool counts = exec.counters != nullptr && blocks * kStreamCounters <= kCudaCounters;
   plan.whole_tiles = !counts || chunks < 3 ||
                      (!experts && (tiles % blocks == 0 || tiles >= int64_t{kManyTiles} * blocks));
+  if (cut.rows > 0) {
+    plan.whole_tiles = cut.splits == 1;
+    plan.num_ranges = plan.whole_tiles ? 0 : static_cast<int>(n_tiles * cut.splits);
+  }
   int64_t m_step = p.m;  // rows of x of a launch
   if (exec.deterministic) {
     const int64_t splits = std::min(exec.num_sms / n_tiles, chunks / 4);
@@ -296,6 +331,7 @@ CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   MatmulProblem p = ProblemOf(weight);
   p.x = params.x;
   p.x_stride = params.x_stride;
+  p.x_half = params.x_half;
   p.m = static_cast<int>(params.m);
   p.y = params.y;
   p.y_stride = params.y_stride;
@@ -350,6 +386,7 @@ CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params
   p.block_scales = nullptr;
   p.x = params.x;
   p.x_stride = params.x_stride;
+  p.x_half = params.x_half;
   p.x_rows = params.x_rows;
   p.m = static_cast<int>(params.max_pairs / params.top_k);
   p.num_groups = params.num_experts;

@@ -1,9 +1,11 @@
 // Matmul of 16-bit weights on wgmma (sm_90a), for 16 to 128 rows of x at a time: the stream kernel's schedule (ranges of the
-// line of all tiles' chunks, folded in the order of k), with tiles of 128 or 256 rows of W that the tensor cores read from
-// shared memory themselves.
+// line of all tiles' chunks, folded in the order of k), with tiles of up to 128 or 256 rows of W that the tensor cores read
+// from shared memory themselves.
 //
 // Bound: the bytes of W; at 128 columns the tensor cores are near. What a block reads of x comes from L2 and counts beside
-// W: 256 rows halve it where there are tiles enough. One block an SM: two warpgroups, each with half the rows; all threads
+// W: 256 rows halve it where there are tiles enough. A piece to be folded costs as much as a third of its tile's stream, so
+// tiles are as high as lets blocks end together with few pieces (EvenCut in matmul_sm80.cu); rows that a tile has not are
+// multiplied from whatever lies there, and not kept. One block an SM: two warpgroups, each with every other 64 rows; all threads
 // fill the ring, whose stages hold 64 values of k of W and x, in the swizzle that wgmma knows.
 #pragma once
 
@@ -41,10 +43,10 @@ struct WgmmaSource {
   int rows;  // of W that exist, counted from this thread's first
   int x_row[kXCopies];
 
-  __device__ void Enter(const MatmulProblem& p, const StreamTile& tile) {
+  __device__ void Enter(const MatmulProblem& p, const StreamTile& tile, int tile_rows) {
     const MatmulGroupView group = GroupOf(p, tile.group);
     const int row = static_cast<int>(threadIdx.x) / 8, piece = static_cast<int>(threadIdx.x) % 8;
-    rows = p.n - tile.n0 - row;
+    rows = min(p.n - tile.n0, tile_rows) - row;
     w = group.w + int64_t{tile.n0 + row} * p.layout.row_bytes + piece * 16;
     x = static_cast<const uint16_t*>(p.x) + group.x_offset + piece * 8;
 #pragma unroll
@@ -80,15 +82,16 @@ struct WgmmaSource {
   }
 };
 
-// `sums`: rows n0 + lane / 4 and + 8 of W, all columns of the tile.
+// `sums`: rows n0 + lane / 4 and + 8 of W where they are below n_end, all columns of the tile.
 template <int kCount>
-__device__ __forceinline__ void StoreSums(const MatmulProblem& p, const StreamTile& tile, int n0, const float (&sums)[kCount]) {
+__device__ __forceinline__ void StoreSums(const MatmulProblem& p, const StreamTile& tile, int n0, int n_end,
+                                          const float (&sums)[kCount]) {
   const MatmulGroupView group = GroupOf(p, tile.group);
   const int lane = static_cast<int>(threadIdx.x) % 32, m0 = tile.m0 + lane % 4 * 2;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int n = n0 + lane / 4 + h * 8;
-    if (n >= p.n) continue;
+    if (n >= n_end) continue;
     const float bias = p.bias != nullptr ? p.bias[n] : 0.0f;
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
@@ -125,7 +128,12 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
     if (!experts) WaitForEarlierKernels();
     return;
   }
-  const auto tile_at = [&](int tile) { return TileAt<Tile::kRows, kColumns>(p, work, first_slots, tile); };
+  const int tile_rows = work.plan.rows;
+  const auto tile_at = [&](int index) {
+    StreamTile tile = TileAt<1, kColumns>(p, work, first_slots, index);
+    tile.n0 *= tile_rows;
+    return tile;
+  };
   const int first_tile = static_cast<int>(line.begin / chunks), first_chunk = static_cast<int>(line.begin % chunks);
 
   const uint32_t ring = SharedAddress(shared);
@@ -135,13 +143,13 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
   const auto start_loading = [&] {
     load_tile = first_tile, load_chunk = first_chunk, load_stage = 0;
     loads_left = line.end - line.begin;
-    source.Enter(p, tile_at(load_tile));
+    source.Enter(p, tile_at(load_tile), tile_rows);
   };
   const auto load_next = [&](bool w, bool x) {
     if (loads_left > 0) {
       if (load_chunk == chunks) {
         load_chunk = 0;
-        source.Enter(p, tile_at(++load_tile));
+        source.Enter(p, tile_at(++load_tile), tile_rows);
       }
       if (w) source.CopyW(p, load_chunk, ring + load_stage * Tile::kBytes);
       if (x) source.CopyX(p, load_chunk, ring + load_stage * Tile::kBytes);
@@ -162,7 +170,8 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
     load_next(experts || i < kAhead, i >= kAhead);
   }
 
-  const int group_row = tid / 128 * 64 * kRowTiles;
+  const int group_row = tid / 128 * 64, warp_row = group_row + tid % 128 / 32 * 16;  // + rt * 128
+  const int used = kRowTiles == 1 || warp_row + 128 < tile_rows ? kRowTiles * Tile::kCount : Tile::kCount;
   int tile_idx = first_tile, stage = 0;
 #pragma unroll 1
   for (int64_t unit = line.begin; unit < line.end; ++tile_idx) {
@@ -181,7 +190,7 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
       for (int step = 0; step < 4; ++step) {
 #pragma unroll
         for (int rt = 0; rt < kRowTiles; ++rt) {
-          Wgmma<Element, kColumns, false>::Mma(acc[rt], w + (rt * 64 * Tile::kRowBytes + step * 32) / 16, x + step * 2, true);
+          Wgmma<Element, kColumns, false>::Mma(acc[rt], w + (rt * 128 * Tile::kRowBytes + step * 32) / 16, x + step * 2, true);
         }
       }
       WgmmaCommit();
@@ -190,10 +199,12 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
     }
 #pragma unroll
     for (int rt = 0; rt < kRowTiles; ++rt) WgmmaWait<0>(acc[rt]);
-    if (FoldPieces(work.plan, line, tile_idx, chunks, reinterpret_cast<float(&)[kRowTiles * Tile::kCount]>(acc))) {
+    if (FoldPieces(work.plan, line, tile_idx, chunks, reinterpret_cast<float(&)[kRowTiles * Tile::kCount]>(acc), used)) {
       const StreamTile tile = tile_at(tile_idx);
 #pragma unroll
-      for (int rt = 0; rt < kRowTiles; ++rt) StoreSums(p, tile, tile.n0 + group_row + rt * 64 + tid % 128 / 32 * 16, acc[rt]);
+      for (int rt = 0; rt < kRowTiles; ++rt) {
+        StoreSums(p, tile, tile.n0 + warp_row + rt * 128, min(p.n, tile.n0 + tile_rows), acc[rt]);
+      }
     }
   }
 #endif
@@ -204,7 +215,7 @@ CudaStatus LaunchWgmmaTile(const CudaExec& exec, const MatmulProblem& p, const S
   using Tile = WgmmaTile<kRowTiles, kColumns>;
   StreamWork work;
   work.plan = plan;
-  work.n_tiles = (p.n + Tile::kRows - 1) / Tile::kRows;
+  work.n_tiles = (p.n + plan.rows - 1) / plan.rows;
   work.m_tiles = (p.m + kColumns - 1) / kColumns;
   work.chunks = (p.k + 63) / 64;
   auto* kernel = &WgmmaKernel<Element, kRowTiles, kColumns>;
@@ -214,13 +225,13 @@ CudaStatus LaunchWgmmaTile(const CudaExec& exec, const MatmulProblem& p, const S
     return failure;
   }
   LaunchOverlapped(kernel, exec.num_sms, kStreamThreads, shared_bytes, exec.stream, p, work);
-  return CudaLaunched("matmul (wgmma, tiles of %d x %d) of %d groups, m %d, n %d, k %d", Tile::kRows, kColumns, p.num_groups, p.m,
+  return CudaLaunched("matmul (wgmma, tiles of %d x %d) of %d groups, m %d, n %d, k %d", plan.rows, kColumns, p.num_groups, p.m,
                       p.n, p.k);
 }
 
 template <typename Element>
 CudaStatus LaunchWgmmaOf(const CudaExec& exec, const MatmulProblem& p, const StreamPlan& plan) {
-  const bool tall = plan.rows == 256;
+  const bool tall = plan.rows > 128;
   switch (plan.columns) {
     case 16:
       return LaunchWgmmaTile<Element, 1, 16>(exec, p, plan);

@@ -201,7 +201,7 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
     }
     if (FoldPieces(work.plan, line, tile_idx, chunks, acc)) {
       const StreamTile tile = tile_at(tile_idx);
-      StoreSums(p, tile, tile.n0 + row0, acc);
+      StoreSums(p, tile, tile.n0 + row0, p.n, acc);
     }
   }
 #endif

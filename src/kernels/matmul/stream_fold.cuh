@@ -10,9 +10,11 @@ namespace {
 
 static_assert(kStreamThreads / 32 == kStreamCounters);
 
-// `acc`: this lane's sums. True if they are the whole tile's now; else another warp will see to them.
+// `acc`: this lane's sums, the first `used` of which matter. True if they are the whole tile's now; else another warp will
+// see to them.
 template <int kCount>
-__device__ __forceinline__ bool FoldPieces(const StreamPlan& plan, const StreamLine& line, int tile, int chunks, float (&acc)[kCount]) {
+__device__ __forceinline__ bool FoldPieces(const StreamPlan& plan, const StreamLine& line, int tile, int chunks, float (&acc)[kCount],
+                                           int used = kCount) {
   static_assert(kCount % 4 == 0);
   const int64_t tile_begin = int64_t{tile} * chunks, tile_end = tile_begin + chunks;
   if (line.begin <= tile_begin && line.end >= tile_end) return true;
@@ -25,7 +27,7 @@ __device__ __forceinline__ bool FoldPieces(const StreamPlan& plan, const StreamL
   float4* mine = slot(blockIdx.x, line.begin <= tile_begin);
 #pragma unroll
   for (int i = 0; i < kCount / 4; ++i) {
-    __stcg(mine + i * kStreamThreads, make_float4(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]));
+    if (i * 4 < used) __stcg(mine + i * kStreamThreads, make_float4(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]));
   }
   __threadfence();
   __syncwarp();
@@ -42,11 +44,14 @@ __device__ __forceinline__ bool FoldPieces(const StreamPlan& plan, const StreamL
   const auto load = [&](int64_t range, float4 (&piece)[kCount / 4]) {
     const float4* from = slot(range, range == first);
 #pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) piece[i] = __ldcg(from + i * kStreamThreads);
+    for (int i = 0; i < kCount / 4; ++i) {
+      if (i * 4 < used) piece[i] = __ldcg(from + i * kStreamThreads);
+    }
   };
   const auto add = [&](const float4 (&piece)[kCount / 4]) {
 #pragma unroll
     for (int i = 0; i < kCount / 4; ++i) {
+      if (i * 4 >= used) continue;
       acc[i * 4] += piece[i].x, acc[i * 4 + 1] += piece[i].y, acc[i * 4 + 2] += piece[i].z, acc[i * 4 + 3] += piece[i].w;
     }
   };

@@ -13,17 +13,14 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/cuda/clamped_half.cuh"
 #include "device/cuda/value.cuh"
 #include "kernels/matmul/matmul_launch.h"
 
 namespace cachalot {
 
-// Two values of x rounded to 16 bits, the first in the low half. F16 has no room for outliers: they become ±65504.
-__device__ __forceinline__ uint32_t PackX(float low, float high, __half) {
-  uint32_t pair;
-  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
+// Two values of x rounded to 16 bits, the first in the low half.
+__device__ __forceinline__ uint32_t PackX(float low, float high, __half) { return ClampedHalf2(low, high); }
 __device__ __forceinline__ uint32_t PackX(float low, float high, __nv_bfloat16) { return Pack2(low, high, __nv_bfloat16{}); }
 
 template <DType kType>

@@ -21,15 +21,22 @@ std::span<const MatmulGroup> ChosenGroups(const ExecContext& ctx, const MoePairs
 
 void RunOnCuda(const ExecContext& ctx, const MoePairs& pairs, const ExpertMatrices& weights, const float* x, int64_t x_stride,
                const int32_t* x_rows, float* y, int64_t y_stride) {
+  const CudaMatrix weight = CudaView(weights.experts.front());
+  CudaHalfRows x_half;  // codes of experts are never multiplied by plain F16
+  if (weight.dtype == DType::kF16) {
+    x_half = FindHalf(ctx, weight, x, x_stride, x_rows != nullptr ? pairs.num_tokens : pairs.max_pairs());
+  }
+  ctx.cuda->halves.Overwritten(y, pairs.max_pairs(), y_stride, weight.n);
   RunCudaMatmul(ctx, &CudaBackend::moe_matmul, &CudaBackend::moe_matmul_workspace_bytes,
                 CudaMoeMatmulParams{.x = x,
                                     .x_stride = x_stride,
+                                    .x_half = x_half,
                                     .x_rows = x_rows,
                                     .expert_begin = pairs.expert_begin,
                                     .num_experts = weights.num_experts(),
                                     .max_pairs = pairs.max_pairs(),
                                     .top_k = pairs.top_k,
-                                    .weight = CudaView(weights.experts.front()),
+                                    .weight = weight,
                                     .expert_data = weights.device_data,
                                     .expert_block_scales = weights.device_scales,
                                     .y = y,
@@ -66,16 +73,17 @@ void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params) {
   if (OnCuda(ctx)) {
     float* products = ctx.workspace->Take<float>(pairs.max_pairs() * weights.n());
     RunOnCuda(ctx, pairs, weights, params.x, params.x_stride, nullptr, products, weights.n());
-    RunCuda(ctx, &CudaBackend::moe_combine,
-            CudaMoeCombineParams{.y = products,
-                                 .y_stride = weights.n(),
-                                 .pair_weights = pairs.weights,
-                                 .token_pairs = pairs.token_pairs,
-                                 .num_tokens = pairs.num_tokens,
-                                 .top_k = pairs.top_k,
-                                 .dim = weights.n(),
-                                 .residual = params.residual,
-                                 .residual_stride = params.residual_stride});
+    ctx.cuda->halves.Overwritten(params.residual, pairs.num_tokens, params.residual_stride, weights.n());
+    RunCudaTold(ctx, &CudaBackend::moe_combine,
+                CudaMoeCombineParams{.y = products,
+                                     .y_stride = weights.n(),
+                                     .pair_weights = pairs.weights,
+                                     .token_pairs = pairs.token_pairs,
+                                     .num_tokens = pairs.num_tokens,
+                                     .top_k = pairs.top_k,
+                                     .dim = weights.n(),
+                                     .residual = params.residual,
+                                     .residual_stride = params.residual_stride});
     return;
   }
   const auto groups = ChosenGroups(ctx, pairs, weights.num_experts(), [&](int32_t e, int64_t begin, int64_t m) {

@@ -129,7 +129,10 @@ void MoeRoute(const ExecContext& ctx, const MoeRouteParams& params) {
       << "top " << params.top_k << " from " << params.top_k_groups << " of " << params.num_groups
       << " groups of " << params.num_experts << " experts";
   if (OnCuda(ctx)) {
-    RunCuda(ctx, &CudaBackend::moe_route, params);
+    const int64_t bytes = params.num_tokens * params.top_k * 4;
+    ctx.cuda->halves.Overwritten(params.expert_ids, bytes);
+    ctx.cuda->halves.Overwritten(params.weights, bytes);
+    RunCudaTold(ctx, &CudaBackend::moe_route, params);
     return;
   }
   const WorkspaceScope scope(ctx.workspace);
@@ -154,7 +157,14 @@ void MoeRoute(const ExecContext& ctx, const MoeRouteParams& params) {
 // cursors, which leaves each at its expert's end, and moved one place to the right again.
 void MoeSort(const ExecContext& ctx, const MoeSortParams& params) {
   if (OnCuda(ctx)) {
-    RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
+    const int64_t pair_bytes = params.num_tokens * params.top_k * 4, expert_bytes = (int64_t{params.num_experts} + 1) * 4;
+    for (const void* per_pair : {static_cast<const void*>(params.token_rows), static_cast<const void*>(params.pair_weights),
+                                 static_cast<const void*>(params.token_pairs)}) {
+      ctx.cuda->halves.Overwritten(per_pair, pair_bytes);
+    }
+    ctx.cuda->halves.Overwritten(params.expert_begin, expert_bytes);
+    ctx.cuda->halves.Overwritten(params.expert_counts, expert_bytes);
+    RunCudaTold(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
       return cuda.moe_sort(exec, params, ctx.cuda->batch.row_slots);
     });
     return;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/exec_context.h"
+#include "kernels/common/cuda_half_copies.h"
 
 namespace cachalot {
 
@@ -19,6 +20,7 @@ struct RmsNormParams {
   float* y = nullptr;  // same shape; may be x itself
   int64_t token_stride_y = 0;
   int64_t head_stride_y = 0;
+  CudaHalfRows y_half = {};  // GPU, one head: y as F16 too; the op sees to it
 };
 
 void RmsNorm(const ExecContext& ctx, const RmsNormParams& params);

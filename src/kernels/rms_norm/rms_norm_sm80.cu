@@ -1,6 +1,7 @@
 // RmsNorm: a row is read once into registers (up to kMaxVectors x 4 values a thread), summed, scaled and written. Short
 // rows take a warp each, long ones a block. The order of summation depends on dim alone.
 // Bound: 8 bytes a value.
+#include "device/cuda/clamped_half.cuh"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -35,12 +36,18 @@ struct RowPointers {
   }
 };
 
+// Of one head.
+__device__ __forceinline__ uint16_t* HalfRow(const RmsNormParams& p, int64_t row) {
+  return p.y_half.data == nullptr ? nullptr : static_cast<uint16_t*>(p.y_half.data) + row * p.y_half.stride;
+}
+
 // dim and every stride a multiple of 4, pointers aligned; kThreads (32: a warp a row) threads a row.
 template <int kThreads>
 __global__ void VectorKernel(RmsNormParams p, int64_t num_rows) {
   constexpr int kRowsPerBlock = kThreads == 32 ? kBlockThreads / 32 : 1;
   __shared__ float scratch[32];
   LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t row = int64_t{blockIdx.x} * kRowsPerBlock + (kThreads == 32 ? threadIdx.x / 32 : 0);
   if (row >= num_rows) return;  // whole warps; a block of one row has none to leave out
   const int t = threadIdx.x % kThreads;
@@ -62,12 +69,18 @@ __global__ void VectorKernel(RmsNormParams p, int64_t num_rows) {
   for (int at = t + kMaxVectors * kThreads; at < vectors; at += kThreads) sum += SquareSum(x[at]);
   sum = kThreads == 32 ? WarpSum(sum) : BlockSum(sum, scratch);
   const float inverse = InverseRms(sum, p.dim, p.eps);
+  auto* half = reinterpret_cast<uint2*>(HalfRow(p, row));
+  const auto write = [&](int at, float4 value) {
+    const float4 scaled = Scaled(value, inverse, weight[at]);
+    y[at] = scaled;
+    if (half != nullptr) half[at] = ClampedHalf4(scaled);
+  };
 #pragma unroll
   for (int i = 0; i < kMaxVectors; ++i) {
     const int at = t + i * kThreads;
-    if (at < vectors) y[at] = Scaled(kept[i], inverse, weight[at]);
+    if (at < vectors) write(at, kept[i]);
   }
-  for (int at = t + kMaxVectors * kThreads; at < vectors; at += kThreads) y[at] = Scaled(x[at], inverse, weight[at]);
+  for (int at = t + kMaxVectors * kThreads; at < vectors; at += kThreads) write(at, x[at]);
 }
 
 // Every shape: a warp a row, a value at a time.
@@ -79,7 +92,12 @@ __global__ void GenericKernel(RmsNormParams p, int64_t num_rows) {
   float sum = 0;
   for (int64_t i = lane; i < p.dim; i += 32) sum += pointers.x[i] * pointers.x[i];
   const float inverse = InverseRms(WarpSum(sum), p.dim, p.eps);
-  for (int64_t i = lane; i < p.dim; i += 32) pointers.y[i] = pointers.x[i] * inverse * p.weight[i];
+  uint16_t* half = HalfRow(p, row);
+  for (int64_t i = lane; i < p.dim; i += 32) {
+    const float scaled = pointers.x[i] * inverse * p.weight[i];
+    pointers.y[i] = scaled;
+    if (half != nullptr) half[i] = ClampedHalf(scaled);
+  }
 }
 
 bool Aligned(const RmsNormParams& p) {
@@ -99,9 +117,9 @@ CudaStatus CudaRmsNorm(const CudaExec& exec, const RmsNormParams& params) {
   if (!Aligned(params)) {
     GenericKernel<<<grid, kBlockThreads, 0, stream>>>(params, rows);
   } else if (params.dim <= 512) {
-    VectorKernel<32><<<grid, kBlockThreads, 0, stream>>>(params, rows);
+    LaunchOverlapped(&VectorKernel<32>, grid, kBlockThreads, 0, exec.stream, params, rows);
   } else {
-    VectorKernel<kBlockThreads><<<static_cast<unsigned>(rows), kBlockThreads, 0, stream>>>(params, rows);
+    LaunchOverlapped(&VectorKernel<kBlockThreads>, rows, kBlockThreads, 0, exec.stream, params, rows);
   }
   return CudaLaunched("rms_norm [%lld, %lld, %lld]", static_cast<long long>(params.num_tokens),
                       static_cast<long long>(params.num_heads), static_cast<long long>(params.dim));

@@ -3,6 +3,7 @@
 // Bound: q read and written, k and v read, once.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/value.cuh"
 #include "kernels/common/cuda_batch.h"
 #include "kernels/common/paged_kv.cuh"
@@ -35,8 +36,10 @@ __device__ __forceinline__ float Second(float a, float b, float cos, float sin) 
 }
 
 template <typename T>
-__global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, const int32_t* row_positions) {
-  const int64_t row = blockIdx.x;
+__global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, const int32_t* row_positions, int blocks_per_row) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
+  const int64_t row = static_cast<int>(blockIdx.x) / blocks_per_row;
   const int32_t slot = row_slots[row], position = row_positions[row];
   if (slot < 0) return;
   const int half = p.rope_dim / 2;
@@ -44,9 +47,8 @@ __global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, c
   const float* cos = p.cos + row * half;
   const float* sin = p.sin + row * half;
 
-  // gridDim.y blocks share a row.
-  const int first = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
-  const int step = static_cast<int>(gridDim.y) * kThreads;
+  const int first = static_cast<int>(blockIdx.x) % blocks_per_row * kThreads + static_cast<int>(threadIdx.x);
+  const int step = blocks_per_row * kThreads;
   for (int i = first; i < p.num_q_heads * half; i += step) {
     const int head = i / half, pair = i % half;
     float* q = p.q + row * p.q_token_stride + head * p.q_head_stride + p.q_rope_offset;
@@ -107,17 +109,20 @@ CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const Ro
   const int64_t q_work = int64_t{params.num_q_heads} * (end / 2), k_work = int64_t{kv.num_kv_heads} * kv.k_dim;
   const int64_t work = q_work > k_work ? q_work : k_work;
   const int64_t wanted = batch.num_rows >= 256 ? 1 : (work + 2 * kThreads - 1) / (2 * kThreads);
-  const dim3 grid(static_cast<unsigned>(batch.num_rows), static_cast<unsigned>(wanted < 1 ? 1 : wanted > 16 ? 16 : wanted));
-  const auto stream = static_cast<cudaStream_t>(exec.stream);
+  const int blocks_per_row = static_cast<int>(wanted < 1 ? 1 : wanted > 16 ? 16 : wanted);
+  const auto launch = [&](auto* kernel) {
+    LaunchOverlapped(kernel, int64_t{batch.num_rows} * blocks_per_row, kThreads, 0, exec.stream, params, batch.row_slots,
+                     batch.row_positions, blocks_per_row);
+  };
   switch (kv.dtype) {
     case DType::kF32:
-      RopeAppendKernel<float><<<grid, kThreads, 0, stream>>>(params, batch.row_slots, batch.row_positions);
+      launch(&RopeAppendKernel<float>);
       break;
     case DType::kF16:
-      RopeAppendKernel<__half><<<grid, kThreads, 0, stream>>>(params, batch.row_slots, batch.row_positions);
+      launch(&RopeAppendKernel<__half>);
       break;
     case DType::kBF16:
-      RopeAppendKernel<__nv_bfloat16><<<grid, kThreads, 0, stream>>>(params, batch.row_slots, batch.row_positions);
+      launch(&RopeAppendKernel<__nv_bfloat16>);
       break;
     default:
       return CudaFail(CudaFault::kUnsupported, "rope_append: no KV cache of type number %d",

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/exec_context.h"
+#include "kernels/common/cuda_half_copies.h"
 
 namespace cachalot {
 
@@ -15,6 +16,7 @@ struct SwiGluParams {
   int64_t dim = 0;
   float* y = nullptr;  // [m, dim], row stride y_stride; may be gate itself
   int64_t y_stride = 0;
+  CudaHalfRows y_half = {};  // GPU: y as F16 too; the op sees to it
 };
 
 void SwiGlu(const ExecContext& ctx, const SwiGluParams& params);
