@@ -114,7 +114,8 @@ Result<std::optional<GpuPlan>> PlanGpu(const ModelOptions& options, const ModelS
   auto found = FindGpu(options);
   if (!found.ok()) {
     if (options.device == "cuda") return found.status().WithContext("device cuda");
-    LOG_DEBUG("no GPU: {}", found.status().message());
+    if (options.gpu_layers > 0) LOG_WARN("layers on the GPU were asked for, all run on the CPU: {}", found.status().message());
+    else LOG_DEBUG("no GPU: {}", found.status().message());
     return nothing;
   }
   const Gpu gpu = std::move(found).value();
