@@ -10,8 +10,12 @@ namespace cachalot {
 
 // Where the decode kernel is taken instead of the stream kernel.
 inline constexpr int kGemvRows = 4;    // rows of x, at most; mma leaves room for 8
-inline constexpr int kGemvPairs = 48;  // experts: pairs (token, expert), at most
-inline constexpr int kGemvMaxK = 1 << 17;  // no row of x has room in shared memory beyond
+// Experts: pairs (token, expert), at most, and k (256 experts of [4096, 7168] in FP8, one token: 94 against 73 us).
+inline constexpr int kGemvPairs = 24;
+inline constexpr int kGemvMaxExpertK = 4096;
+// Alone, a dense matmul gains at every k up to 14336; between the other kernels of a Llama-8B step it lost a fifth at
+// k >= 4096, while DeepSeek-V2-Lite (k <= 2048) gained (docs/measurements/2026-11-29-h200-models.md).
+inline constexpr int kGemvMaxDenseK = 2048;
 
 inline constexpr int kGemvWarps = 16;      // of a block, at most
 inline constexpr int kGemvTileRows = 16;   // rows of W that a warp multiplies at a time: mma's m

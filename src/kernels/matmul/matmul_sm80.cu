@@ -210,7 +210,8 @@ WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
                      const char* op) {
   const bool experts = p.expert_begin != nullptr;
-  if (!exec.deterministic && p.k <= kGemvMaxK && (experts ? pairs <= kGemvPairs : p.m <= kGemvRows)) {
+  const bool few = experts ? pairs <= kGemvPairs && p.k <= kGemvMaxExpertK : p.m <= kGemvRows && p.k <= kGemvMaxDenseK;
+  if (few && !exec.deterministic) {
     const int64_t slots = experts ? pairs : p.num_groups;
     const GemvShape shape = ShapeGemv(dtype, slots, p.n, p.k, std::min(p.m, kGemvRows), exec.num_sms);
     if (GemvSharedBytes(dtype, shape) <= kGemvMaxSharedBytes) return LaunchGemvOf(exec, dtype, p, shape, slots);
