@@ -3,31 +3,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "fuzz/check_encoding.h"
 #include "fuzz/one_line.h"
 #include "tokenizer/tokenizer_impl.h"
-
-namespace {
-
-void CheckEncoding(const cachalot::TokenizerImpl& tokenizer, std::string_view text) {
-  const std::pair<int64_t, int64_t> everything[] = {{0, static_cast<int64_t>(text.size())}};
-  for (const bool user : {false, true}) {
-    cachalot::EncodeOptions options{.add_special = !user};
-    if (user) options.user_ranges = everything;
-    const auto ids = tokenizer.Encode(text, options);
-    if (!ids.ok()) {
-      cachalot::fuzz::CheckOneLine(ids.status().message());
-      continue;
-    }
-    for (const int32_t id : *ids) {
-      CHECK(tokenizer.vocab.IsDefined(id)) << id;
-      CHECK(!user || id == tokenizer.unk_id || !tokenizer.HasFlag(id, cachalot::TokenizerImpl::kControl))
-          << id;
-      tokenizer.TokenBytes(id);
-    }
-  }
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -42,9 +20,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     cachalot::fuzz::CheckOneLine(tokenizer.status(), "tokenizer.json: ");
     return 0;
   }
-  CheckEncoding(**tokenizer, "Hello  a ab\n\n123 e\u0301 <s>ab</s> \u4e2d\U0001f600\t x");
-  CheckEncoding(**tokenizer, std::string_view("\0\xFF\xC3(\xED\xA0\x80 \xF0\x9F", 10));
-  CheckEncoding(**tokenizer, text.substr(0, 2000));
-  CheckEncoding(**tokenizer, text.substr(size / 2, 2000));
+  cachalot::fuzz::CheckEncoding(**tokenizer, "Hello  a ab\n\n123 e\u0301 <s>ab</s> \u4e2d\U0001f600\t x");
+  cachalot::fuzz::CheckEncoding(**tokenizer, std::string_view("\0\xFF\xC3(\xED\xA0\x80 \xF0\x9F", 10));
+  cachalot::fuzz::CheckEncoding(**tokenizer, text.substr(0, 2000));
+  cachalot::fuzz::CheckEncoding(**tokenizer, text.substr(size / 2, 2000));
   return 0;
 }
