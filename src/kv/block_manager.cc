@@ -194,7 +194,8 @@ KvGroupUsage BlockManager::Usage(int32_t g) const {
   KvGroupUsage usage{.num_blocks = pool(g).num_blocks(),
                      .num_used = pool(g).num_used(),
                      .num_pending = pool(g).num_pending(),
-                     .num_cached = pool(g).num_cached_free()};
+                     .num_cached = pool(g).num_cached_free(),
+                     .num_pinned = pool(g).index() == nullptr ? 0 : pool(g).index()->num_pinned()};
   for (size_t i = static_cast<size_t>(g); i < tables_.size(); i += groups_.size()) {
     usage.unused_tokens += int64_t{tables_[i].num_entries()} * group(g).block_tokens - tables_[i].num_tokens;
   }

@@ -34,6 +34,7 @@ struct KvGroupUsage {
   int32_t num_used = 0;
   int32_t num_pending = 0;
   int32_t num_cached = 0;  // free, but known by what they hold
+  int32_t num_pinned = 0;
   int64_t unused_tokens =
       0;  // places for tokens in used blocks that hold none (a shared last block counts once a holder)
 };
@@ -85,11 +86,16 @@ class BlockManager {
   int32_t CountHeld(int32_t group, std::span<const BlockKey> page_keys, int32_t num_tokens) const;
   // `slot`, which must be empty, becomes a holder of the prefix that FindPrefix found.
   void TakePrefix(int32_t slot, std::span<const BlockKey> page_keys, int32_t num_tokens,
-                  std::vector<BlockWrite>* writes);
+                  std::vector<BlockWrite>* writes, const KeepTerms& terms = {});
   // Pages [first_page, page_keys.size()) of `slot` are computed, in steps that are committed.
-  void Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page);
-  // What all blocks held is lost. No slot may hold any.
+  void Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page,
+               const KeepTerms& terms = {});
+  // The cached blocks of these pages go after all others / no longer do. Returns how many blocks that are.
+  int32_t SetPinned(std::span<const BlockKey> page_keys, bool pinned);
+  // Nothing is found any more. Whoever holds blocks keeps them.
   void ForgetCached();
+  // The time that policies see.
+  void SetTime(int64_t now_us);
   int64_t num_evictions() const;
 
   // Gives everything back; `last_step` is the newest step with a row of this slot.

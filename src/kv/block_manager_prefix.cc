@@ -55,7 +55,7 @@ int32_t BlockManager::CountHeld(int32_t g, std::span<const BlockKey> page_keys, 
 }
 
 void BlockManager::TakePrefix(int32_t slot, std::span<const BlockKey> page_keys, int32_t num_tokens,
-                              std::vector<BlockWrite>* writes) {
+                              std::vector<BlockWrite>* writes, const KeepTerms& terms) {
   CHECK(num_tokens % page_tokens_ == 0) << num_tokens << " tokens are no number of pages of " << page_tokens_;
   for (int32_t g = 0; g < num_groups(); ++g) {
     BlockTable& held = Table(slot, g);
@@ -69,14 +69,15 @@ void BlockManager::TakePrefix(int32_t slot, std::span<const BlockKey> page_keys,
       const int32_t block =
           pool.index()->Find(KeyInPage(page_keys[static_cast<size_t>(i / per_page)], i % per_page));
       CHECK(block >= 0) << "group " << g << " does not have block " << i << " of the prefix";
-      pool.RefCached(block);
+      pool.RefCached(block, terms);
       held.blocks.push_back(block);
       writes->push_back({.slot = slot, .group = g, .index = i, .block_id = block});
     }
   }
 }
 
-void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page) {
+void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page,
+                           const KeepTerms& terms) {
   for (int32_t g = 0; g < num_groups(); ++g) {
     const BlockTable& held = table(slot, g);
     PrefixIndex* index = pools_[static_cast<size_t>(g)].index();
@@ -89,9 +90,32 @@ void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, si
         // Windowed blocks are let go of from the front, so there nothing stands on another.
         int32_t parent = group(g).window > 0 || at == 0 ? kNoBlock : held.blocks[at - 1];
         if (parent != kNoBlock && !index->Contains(parent)) parent = kNoBlock;
-        index->Insert(block, KeyInPage(page_keys[page], i), parent);
+        index->Insert(block, KeyInPage(page_keys[page], i), parent, terms);
       }
     }
+  }
+}
+
+int32_t BlockManager::SetPinned(std::span<const BlockKey> page_keys, bool pinned) {
+  int32_t count = 0;
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    PrefixIndex* index = pools_[static_cast<size_t>(g)].index();
+    if (index == nullptr) continue;
+    for (const BlockKey& page : page_keys) {
+      for (int32_t i = 0; i < page_tokens_ / group(g).block_tokens; ++i) {
+        const int32_t block = index->Find(KeyInPage(page, i));
+        if (block == kNoBlock) continue;
+        index->SetPinned(block, pinned);
+        ++count;
+      }
+    }
+  }
+  return count;
+}
+
+void BlockManager::SetTime(int64_t now_us) {
+  for (BlockPool& pool : pools_) {
+    if (pool.index() != nullptr) pool.index()->SetTime(now_us);
   }
 }
 

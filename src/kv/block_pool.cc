@@ -36,7 +36,7 @@ void BlockPool::Ref(int32_t id) {
   ++blocks_[static_cast<size_t>(id)].refcount;
 }
 
-void BlockPool::RefCached(int32_t id) {
+void BlockPool::RefCached(int32_t id, const KeepTerms& terms) {
   CHECK(index_ != nullptr && index_->Contains(id)) << "block " << id << " is not cached";
   if (++blocks_[static_cast<size_t>(id)].refcount == 1) {
     if (index_->IsIdle(id))
@@ -44,7 +44,7 @@ void BlockPool::RefCached(int32_t id) {
     else
       --num_pending_;
   }
-  index_->Touch(id);
+  index_->Reference(id, terms);
 }
 
 void BlockPool::Unref(int32_t id, uint64_t last_step) {
@@ -52,7 +52,7 @@ void BlockPool::Unref(int32_t id, uint64_t last_step) {
   Block& block = blocks_[static_cast<size_t>(id)];
   block.last_step = std::max(block.last_step, last_step);
   if (--block.refcount > 0) return;
-  if (index_ != nullptr && index_->Contains(id)) index_->Touch(id);
+  if (index_ != nullptr) index_->Release(id);
   if (block.last_step <= completed_step_) {
     Retire(id);
     return;
@@ -91,9 +91,8 @@ void BlockPool::Retire(int32_t id) {
 
 void BlockPool::ForgetCached() {
   if (index_ == nullptr) return;
-  CHECK(index_->num_idle() == index_->num_cached()) << "cached blocks are held";
   for (int32_t id = num_blocks() - 1; id >= 0; --id) {
-    if (index_->Contains(id)) free_.push_back(id);
+    if (index_->IsIdle(id)) free_.push_back(id);
   }
   index_->Clear();
 }

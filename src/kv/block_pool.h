@@ -34,12 +34,12 @@ class BlockPool {
   // Another reference to a block that somebody holds.
   void Ref(int32_t block);
   // A reference to a block that the index knows, held or not.
-  void RefCached(int32_t block);
+  void RefCached(int32_t block, const KeepTerms& terms = {});
   // Gives one reference back; `last_step` is the newest step in which its holder touched the block.
   void Unref(int32_t block, uint64_t last_step);
   // All steps up to `completed_step` are done: what only they touched becomes free.
   void Release(uint64_t completed_step);
-  // Nothing that is free holds anything known. Not while cached blocks are held.
+  // Nothing holds anything known; what is in use stays in use.
   void ForgetCached();
 
  private:

@@ -146,6 +146,34 @@ TEST(PrefixCache, TheSameTextComputedTwiceIsKnownOnce) {
   EXPECT_EQ(cache.Find(Text(14), 14), 12);
 }
 
+TEST(PrefixCache, ComputingItAgainKeepsIt) {
+  Cache cache({Group(6, 4)});
+  cache.Compute(0, Text(8));
+  cache.manager.Free(0, cache.step);
+  cache.Compute(1, Text(8, 100));
+  cache.manager.Free(1, cache.step);
+  cache.Compute(2, Text(8));  // not taken over, as when it was admitted beside the first
+  cache.manager.Free(2, cache.step);
+  cache.Compute(3, Text(16, 200));
+  EXPECT_EQ(cache.Find(Text(8), 8), 8);
+  EXPECT_EQ(cache.Find(Text(8, 100), 8), 0) << "used less recently";
+}
+
+TEST(PrefixCache, PinnedPagesGoLast) {
+  Cache cache({Group(8, 4), Group(8, 2)});
+  const auto keys = Keys(Text(8), 4);
+  EXPECT_EQ(cache.manager.SetPinned(keys, true), 0) << "not computed yet";
+  cache.Compute(0, Text(8));
+  EXPECT_EQ(cache.manager.SetPinned(std::span(keys).first(1), true), 1 + 2);
+  EXPECT_EQ(cache.manager.Usage(1).num_pinned, 2);
+  cache.manager.Free(0, cache.step);
+  cache.Compute(1, Text(12, 100));
+  EXPECT_EQ(cache.Find(Text(8), 8), 4);
+  cache.manager.Free(1, cache.step);
+  cache.Compute(2, Text(16, 200));
+  EXPECT_EQ(cache.Find(Text(8), 8), 0) << "no request fails for a pin";
+}
+
 // Random sequences over few texts against a naive model: all that is found was published, in every group,
 // under the table entries that a sequence standing there would read.
 TEST(PrefixCache, RandomTrafficAgainstANaiveModel) {

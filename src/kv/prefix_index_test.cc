@@ -79,7 +79,7 @@ TEST(PrefixIndex, LeavesGoFirstThenWhatWasUsedLeastRecently) {
   index.Insert(3, Key(3), 0);
   index.Insert(4, Key(4), -1);
   for (int32_t block : {0, 1, 4, 2, 3}) {
-    index.Touch(block);
+    index.Release(block);
     index.SetIdle(block);
   }
   std::vector<int32_t> order;
@@ -93,15 +93,100 @@ TEST(PrefixIndex, WhatIsInUseStays) {
   PrefixIndex index(3, MakeLruPolicy(3));
   for (int32_t block : {0, 1, 2}) {
     index.Insert(block, Key(static_cast<uint64_t>(block)), -1);
-    index.Touch(block);
+    index.Release(block);
     index.SetIdle(block);
   }
   index.SetBusy(0);
   EXPECT_EQ(index.Evict(), 1);
-  index.Touch(0);
+  index.Release(0);
   index.SetIdle(0);
   EXPECT_EQ(index.Evict(), 2);
   EXPECT_EQ(index.Evict(), 0);
+}
+
+// Six blocks that stand alone, used in this order, all idle.
+struct Six {
+  explicit Six(std::vector<KeepTerms> terms = std::vector<KeepTerms>(6)) {
+    for (int32_t block = 0; block < 6; ++block) {
+      index.Insert(block, Key(static_cast<uint64_t>(block)), -1, terms[static_cast<size_t>(block)]);
+      index.Release(block);
+      index.SetIdle(block);
+    }
+  }
+  std::vector<int32_t> EvictAll() {
+    std::vector<int32_t> order;
+    while (index.num_idle() > 0) order.push_back(index.Evict());
+    return order;
+  }
+  PrefixIndex index{6, MakeLruPolicy(6)};
+};
+
+TEST(PrefixIndex, PrioritiesStandAroundThePolicy) {
+  Six six({{.priority = 2}, {}, {.priority = 1}, {.priority = -1}, {.priority = -5}, {}});
+  six.index.SetPinned(1, true);
+  EXPECT_EQ(six.index.num_pinned(), 1);
+  EXPECT_EQ(six.EvictAll(), (std::vector<int32_t>{4, 3, 5, 2, 0, 1}))
+      << "pins go too, when nothing else is left";
+  EXPECT_EQ(six.index.num_pinned(), 0);
+  Six again;
+  again.index.SetPinned(0, true);
+  again.index.SetPinned(0, false);
+  again.index.Reference(1, {.priority = 7});
+  again.index.Reference(2, {.priority = -7});
+  EXPECT_EQ(again.EvictAll(), (std::vector<int32_t>{0, 3, 4, 5, 2, 1}))
+      << "the highest of all who used it counts";
+}
+
+TEST(PrefixIndex, WhatOutlivedItsTimeGoesFirst) {
+  Six six(
+      {{}, {.ttl_us = 50}, {.ttl_us = 10}, {.priority = 3, .ttl_us = 20}, {.priority = -1}, {.ttl_us = 10}});
+  six.index.SetTime(9);
+  EXPECT_EQ(six.index.Evict(), 4) << "nothing has";
+  six.index.Reference(5);
+  six.index.SetTime(25);
+  EXPECT_EQ(six.EvictAll(), (std::vector<int32_t>{2, 3, 0, 1, 5})) << "another request wanted 5 for good";
+  Six longest({{.ttl_us = 5}, {}, {}, {}, {}, {}});
+  longest.index.Reference(0, {.ttl_us = INT64_MAX});
+  longest.index.SetTime(INT64_MAX / 8);
+  EXPECT_EQ(longest.EvictAll().back(), 0);
+}
+
+TEST(PrefixIndex, ADuplicateRefreshesWhatItStandsFor) {
+  PrefixIndex index(4, MakeLruPolicy(4));
+  for (int32_t block : {0, 1}) {
+    index.Insert(block, Key(static_cast<uint64_t>(block)), -1);
+    index.Release(block);
+    index.SetIdle(block);
+  }
+  EXPECT_FALSE(index.Insert(2, Key(0), -1));
+  index.Release(1);
+  index.Release(2);  // holds what 0 holds
+  EXPECT_EQ(index.Evict(), 1);
+  EXPECT_FALSE(index.Insert(2, Key(0), -1));
+  EXPECT_EQ(index.Evict(), 0);
+  index.Release(2);  // 0 is gone: nothing to refresh
+  EXPECT_EQ(index.num_cached(), 0);
+}
+
+TEST(PrefixIndex, ForgetsWhatIsInUseToo) {
+  BlockPool pool(3, std::make_unique<PrefixIndex>(3, MakeLruPolicy(3)));
+  for (int32_t block : {0, 1, 2}) {
+    pool.Allocate();
+    pool.index()->Insert(block, Key(static_cast<uint64_t>(block)), block - 1);
+  }
+  pool.index()->SetPinned(0, true);
+  pool.Unref(2, 1);
+  pool.Unref(1, 0);
+  EXPECT_EQ(pool.num_free(), 1);
+  pool.ForgetCached();
+  EXPECT_EQ(pool.index()->num_cached(), 0);
+  EXPECT_EQ(pool.index()->num_pinned(), 0);
+  EXPECT_EQ(pool.num_free(), 1);
+  EXPECT_EQ(pool.num_pending(), 1);
+  pool.Release(1);
+  pool.Unref(0, 1);
+  EXPECT_EQ(pool.num_free(), 3);
+  EXPECT_EQ(pool.num_cached_free(), 0);
 }
 
 TEST(BlockPool, CachedBlocksCountAsFreeAndAreTakenLast) {

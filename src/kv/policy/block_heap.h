@@ -19,6 +19,7 @@ class BlockHeap {
   }
 
   bool empty() const { return heap_.empty(); }
+  int32_t size() const { return static_cast<int32_t>(heap_.size()); }
   bool Contains(int32_t block) const { return place_[static_cast<size_t>(block)] != kAbsent; }
   int32_t Least() const {
     CHECK(!heap_.empty()) << "the least of no blocks";
@@ -40,6 +41,14 @@ class BlockHeap {
     heap_[hole] = last;
     SiftUp(hole);
     SiftDown(static_cast<size_t>(place_[static_cast<size_t>(last.second)]));
+  }
+  // The block's, if it is there.
+  void ChangeKey(int32_t block, Key key) {
+    if (!Contains(block)) return;
+    const auto at = static_cast<size_t>(place_[static_cast<size_t>(block)]);
+    heap_[at].first = key;
+    SiftUp(at);
+    SiftDown(static_cast<size_t>(place_[static_cast<size_t>(block)]));
   }
 
  private:

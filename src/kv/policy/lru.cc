@@ -10,18 +10,18 @@ class LruPolicy final : public EvictionPolicy {
   explicit LruPolicy(int32_t num_blocks)
       : last_use_(static_cast<size_t>(num_blocks), 0), candidates_(num_blocks) {}
 
-  void Touch(int32_t block) override {
+  void Insert(int32_t block, uint64_t key, int32_t reuse_class) override { Reference(block); }
+  void Reference(int32_t block) override {
     last_use_[static_cast<size_t>(block)] = ++clock_;
-    if (candidates_.Contains(block)) {
-      candidates_.Remove(block);
-      AddCandidate(block);
-    }
+    candidates_.ChangeKey(block, clock_);
   }
+  void Release(int32_t block) override { Reference(block); }
+  void Erase(int32_t block, bool evicted) override {}
   void AddCandidate(int32_t block) override {
     candidates_.Insert(block, last_use_[static_cast<size_t>(block)]);
   }
   void RemoveCandidate(int32_t block) override { candidates_.Remove(block); }
-  int32_t Victim() const override { return candidates_.Least(); }
+  int32_t Victim() override { return candidates_.Least(); }
 
  private:
   uint64_t clock_ = 0;  // counts uses

@@ -1,5 +1,4 @@
-// Least recently used. A sequence lets go of its blocks from the last to the first, so of those let go at
-// once the end of the text goes before its beginning.
+// Least recently used: who was let go of first goes first.
 #pragma once
 
 #include "kv/policy/eviction_policy.h"
