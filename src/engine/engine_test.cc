@@ -161,6 +161,7 @@ TEST_F(EngineTest, SubmitRefusesWhatCannotBeRight) {
   EXPECT_NE(SubmitError(with([](Request& r) { r.sampling.repetition_penalty = 0; })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.sampling.logit_bias = {{50, 1}}; })), "");
   EXPECT_NE(SubmitError(with([&](Request& r) { r.sampling.logit_bias = {{5, nan}}; })), "");
+  EXPECT_NE(SubmitError(with([](Request& r) { r.sampling.logit_bias = {{5, 1}, {6, 1}, {5, 1}}; })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.num_top_logprobs = -2; })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.num_top_logprobs = 51; })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.stop_strings = {"a", ""}; })), "");

@@ -1,6 +1,8 @@
 #include "engine/request_check.h"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace cachalot {
 namespace {
@@ -27,6 +29,12 @@ Status CheckSampling(const SamplingConfig& sampling, int32_t vocab_size) {
     if (!std::isfinite(bias.bias))
       return InvalidArgument("logit_bias of token {} is {}", bias.token_id, bias.bias);
   }
+  // Devices add the entries side by side, and a sum of two for one token would depend on who comes first.
+  std::vector<int32_t> biased;
+  for (const TokenBias& bias : sampling.logit_bias) biased.push_back(bias.token_id);
+  std::sort(biased.begin(), biased.end());
+  const auto twice = std::adjacent_find(biased.begin(), biased.end());
+  if (twice != biased.end()) return InvalidArgument("logit_bias names token {} twice", *twice);
   return Status::Ok();
 }
 

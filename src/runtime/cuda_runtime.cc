@@ -114,6 +114,7 @@ Result<double> CudaRuntime::ReadBandwidth() const {
 int32_t CudaRuntime::num_graphs() const { return static_cast<int32_t>(device_->graphs.size()); }
 
 Status CudaRuntime::BuildDevice() {
+  built_ = false;
   device_ = std::make_unique<Device>(backend_);
   Device& d = *device_;
   const RuntimeOptions& o = options_.base;
@@ -184,6 +185,7 @@ Status CudaRuntime::BuildDevice() {
            .max_logit_rows = o.max_logit_rows,
            .kv_groups = d.kv.infos()};
   next_step_ = next_collect_ = 0;
+  built_ = true;
   return Status::Ok();
 }
 
@@ -197,6 +199,7 @@ int32_t CudaRuntime::Bucket(int32_t num_rows) const {
 bool CudaRuntime::FitsGraph(const StepPlan& plan) const {
   if (!options_.use_graphs || !plan.setups.empty() || plan.rows.empty()) return false;
   const auto num_rows = static_cast<int32_t>(plan.rows.size());
+  if (Bucket(num_rows) > device_->memory.logit_tile) return false;  // their logits come in tiles
   if (static_cast<int64_t>(plan.block_writes.size()) > MaxGraphWrites(Bucket(num_rows), info_.kv_groups.size())) return false;
   constexpr uint32_t kGraphOutputs = kOutputSample | kOutputTopLogprobs;
   return std::all_of(plan.rows.begin(), plan.rows.end(), [](const PlanRow& row) {
@@ -231,7 +234,7 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
   if (plan.rows.empty()) {  // moves only
     step.wanted.clear();
     step.moves_only = true;
-  } else if (FitsGraph(plan)) {
+  } else if (step.num_expanded == 0 && FitsGraph(plan)) {  // expanded rows are reordered, a graph takes row i as wanted i
     const int32_t bucket = Bucket(static_cast<int32_t>(plan.rows.size()));
     const CudaStepBounds bounds = {bucket, bucket, MaxGraphWrites(bucket, info_.kv_groups.size()), 0, bucket};
     RETURN_IF_ERROR(FillInput(plan, bounds, &step));
@@ -262,6 +265,7 @@ Status CudaRuntime::LaunchGraph(int32_t bucket, InFlight* step) {
     RETURN_IF_ERROR(ended);
     Status made;
     for (size_t i = 0; i < graph.launchable.size() && made.ok(); ++i) {
+      if (graph.launchable[i] != nullptr) continue;
       const CudaStepCopies copies = {.in_dst = d.memory.input,
                                      .in_src = d.in_flight[i].input_host,
                                      .in_bytes = CudaStepInput::Bytes(bounds),
@@ -358,10 +362,11 @@ Status CudaRuntime::Recover() {
     for (InFlight& step : device_->in_flight) step.active = false;
     next_step_ = next_collect_ = 0;
     device_->step.status = Status::Ok();
-    if (!lost && FromCuda(backend_->stream_synchronize(device_->stream)).ok()) return Status::Ok();
+    if (built_ && !lost && FromCuda(backend_->stream_synchronize(device_->stream)).ok()) return Status::Ok();
   }
   LOG_WARN("the GPU is lost: it is reset and the model is loaded again");
   device_.reset();
+  backend_->matmul_release();
   RETURN_IF_ERROR(FromCuda(backend_->reset_device()));
   return BuildDevice();
 }

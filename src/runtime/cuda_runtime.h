@@ -3,7 +3,8 @@
 //
 // Decode, where every sequence adds one token, is one graph launch: copy in, compute, copy out. Graphs are captured when a
 // bucket of batch sizes is first needed, and all share one memory; rows beyond the batch are padding that no op looks at.
-// Every other step launches the same ops one by one. Both give the same bits.
+// Every other step launches the same ops one by one. Both give the same bits, but for experts in fast arithmetic, whose tiles
+// follow the padded number of rows.
 #pragma once
 
 #include <array>
@@ -97,6 +98,7 @@ class CudaRuntime final : public StepExecutor {
   std::unique_ptr<Device> device_;
   MlaForm mla_form_ = MlaForm::kByCost;
   std::vector<int32_t> buckets_;
+  bool built_ = false;  // device_ is whole
   int64_t num_graph_launches_ = 0;
   int64_t moved_bytes_ = 0;
   uint64_t next_step_ = 0;    // of launches: says whose buffers are used

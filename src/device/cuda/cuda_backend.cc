@@ -34,6 +34,7 @@ CudaBackend MakeBackend() {
   backend.sample_history = &CudaSampleHistory;
   backend.sample = &CudaSample;
   backend.matmul_init = &CudaMatmulInit;
+  backend.matmul_release = &CudaMatmulRelease;
   backend.matmul_workspace_bytes = &CudaMatmulWorkspaceBytes;
   backend.head_matmul_workspace_bytes = &CudaHeadMatmulWorkspaceBytes;
   backend.moe_matmul_workspace_bytes = &CudaMoeMatmulWorkspaceBytes;

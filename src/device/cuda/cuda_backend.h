@@ -114,6 +114,8 @@ struct CudaBackend {
 
   // Once for each device, before the first capture: what the matmuls keep.
   CudaStatus (*matmul_init)();
+  // Gives that back, before reset_device; matmul_init may follow.
+  void (*matmul_release)();
   // exec.workspace that a call of up to this many rows takes (m, max_pairs); pointers and strides are not looked at.
   int64_t (*matmul_workspace_bytes)(const CudaMatmulParams& params, int32_t num_sms);
   int64_t (*head_matmul_workspace_bytes)(const CudaHeadMatmulParams& params, int32_t num_sms);

@@ -57,12 +57,17 @@ struct Handle {
 
 std::mutex mutex;
 
-// Of the current device; the caller holds the mutex. Handles live as long as the process.
-CudaStatus FindHandle(Handle** out) {
+// By device; the caller holds the mutex. Never destroyed: the driver may be gone before the process ends.
+std::map<int, Handle>& Handles() {
   static auto* handles = new std::map<int, Handle>;
+  return *handles;
+}
+
+// Of the current device; the caller holds the mutex.
+CudaStatus FindHandle(Handle** out) {
   int device = 0;
   if (CudaStatus failure = CudaChecked(cudaGetDevice(&device), "cudaGetDevice")) return failure;
-  Handle& entry = (*handles)[device];
+  Handle& entry = Handles()[device];
   if (entry.handle == nullptr) {
     const cublasStatus_t status = cublasLtCreate(&entry.handle);
     if (status != CUBLAS_STATUS_SUCCESS) {
@@ -113,6 +118,15 @@ CudaStatus InitBlas() {
   const std::lock_guard<std::mutex> lock(mutex);
   Handle* handle = nullptr;
   return FindHandle(&handle);
+}
+
+// Of every device, since a lost one can't even be asked which it is; for the same reason no failure counts.
+void ReleaseBlas() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (auto& [device, entry] : Handles()) {
+    if (entry.handle != nullptr) cublasLtDestroy(entry.handle);
+  }
+  Handles().clear();
 }
 
 CudaStatus RunBlasMatmul(const CudaExec& exec, const BlasMatmul& p) {

@@ -109,5 +109,6 @@ struct BlasMatmul {
 CudaStatus RunBlasMatmul(const CudaExec& exec, const BlasMatmul& matmul);
 // Creates what the calls keep, for the current device: not to be done during capture.
 CudaStatus InitBlas();
+void ReleaseBlas();  // before the device is reset
 
 }  // namespace cachalot

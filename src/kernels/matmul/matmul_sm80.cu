@@ -318,6 +318,7 @@ MatmulProblem ProblemOf(const CudaMatrix& weight) {
 }  // namespace
 
 CudaStatus CudaMatmulInit() { return InitBlas(); }
+void CudaMatmulRelease() { ReleaseBlas(); }
 
 int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms) {
   const CudaMatrix& w = params.weight;
