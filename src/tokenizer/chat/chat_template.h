@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "tokenizer/chat/answer_parser.h"
 
 namespace cachalot {
 
@@ -70,6 +71,11 @@ struct ChatTemplateCaps {
   bool reads_content_parts = false;       // takes a list of {"type": "text", …} parts itself
   bool needs_text_content = false;        // fails on an assistant's tool call whose content is null
   ToolArgumentsForm tool_arguments = ToolArgumentsForm::kEither;
+  // How the template prints a call, found by reading one that it printed: what stands before the first call's
+  // name, and between name and arguments.
+  ToolSyntax tool_syntax = ToolSyntax::kNone;
+  std::string call_open, call_middle;
+  ReasoningSpace reasoning;  // how it prints an assistant's reasoning_content
 };
 
 namespace jinja {
