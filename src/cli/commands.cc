@@ -22,6 +22,7 @@ constexpr std::array kCommands = {
     Command{"logits", "logits and greedy continuation of given tokens, as safetensors", LogitsCommand},
     Command{"bench", "speed of prompts and generation; bench serve: of a server under load", BenchCommand},
     Command{"replay", "run recorded requests again and compare the answers", ReplayCommand},
+    Command{"kv", "the KV cache without a model: kv simulate, cache policies on recorded requests", KvCommand},
     Command{"quantize", "write a GGUF file in other types", QuantizeCommand},
     Command{"dummy", "write a model with generated weights", DummyCommand},
 };

@@ -28,6 +28,7 @@ int ServeCommand(Args args);
 int ReplayCommand(Args args);
 int BenchServeCommand(Args args);  // bench serve
 int QuantizeCommand(Args args);
+int KvCommand(Args args);
 
 // argv without the program's name.
 int Dispatch(Args args);
