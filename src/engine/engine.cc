@@ -73,6 +73,8 @@ class EngineImpl final : public Engine {
   void HandleFault(const Status& error);
   void Recover();
   void FailAll(const Status& error);
+  void ForceAtStart();
+  void Force(Choice* choice);
   void PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
   void End(LiveRequest* request, FinishReason reason, const Status& error);
   void End(Choice* choice, FinishReason reason, const Status& error);
@@ -87,6 +89,9 @@ class EngineImpl final : public Engine {
   const int32_t max_waiting_;
   std::unordered_map<uint64_t, std::unique_ptr<LiveRequest>> live_;
   std::vector<uint64_t> cancelled_;
+  std::vector<uint64_t> forced_;       // requests whose answers begin with forced tokens
+  std::vector<float> zeros_;           // log-probabilities of forced tokens,
+  std::vector<std::span<const TopLogprob>> no_tops_;  // which have no others beside them
   int64_t next_deadline_us_ = kNever;  // of a live request, or earlier
   uint64_t last_id_ = 0;               // of a request or a sequence
   std::vector<StepPlan> plans_;        // a ring, one more than the depth
@@ -100,6 +105,7 @@ class EngineImpl final : public Engine {
 Status EngineImpl::Step() {
   EndCancelled();
   EndExpired();
+  ForceAtStart();
   if (broken_) Recover();
   StepPlan& plan = plans_[next_plan_];
   scheduler_->Plan(&plan, clock_->NowUs());
@@ -159,11 +165,13 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
     if (i > 0) own.prompt_logprobs = false;
     Choice* first = i > 0 && !own.wants_logits() ? live->choices.front().get() : nullptr;
     live->choices.push_back(std::make_unique<Choice>(++last_id_, std::move(own), live.get(), i,
-                                                     RequestStream(tokenizer_, request.stop_strings)));
+                                                     RequestStream(tokenizer_, request.stop_strings, request.reasoning,
+                                                                   request.shown_ids)));
     scheduler_->Add(live->choices.back().get(), now_us, first);
   }
   live->num_live = request.n;
   const uint64_t id = live->id;
+  if (!live->choices.front()->stream.guide().forced().empty()) forced_.push_back(id);
   live_.emplace(id, std::move(live));
   return id;
 }
@@ -279,6 +287,49 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
   } else {
     Fill(choice, &output);
     choice.request->on_output(output);
+    Force(&choice);
+  }
+}
+
+void EngineImpl::ForceAtStart() {
+  for (const uint64_t id : forced_) {
+    const auto found = live_.find(id);
+    if (found == live_.end()) continue;
+    LiveRequest* request = found->second.get();
+    for (size_t i = 0, left = static_cast<size_t>(request->num_live); left > 0; ++i) {
+      if (request->choices[i] == nullptr) continue;
+      --left;
+      Force(request->choices[i].get());  // with the last one the request goes
+    }
+  }
+  forced_.clear();
+}
+
+// What must stand next in an answer is put there as if it had been sampled, in front of whatever rows in flight
+// sample. Its rows begin anew behind what the prefix cache has.
+void EngineImpl::Force(Choice* choice) {
+  ReasoningGuide& guide = choice->stream.guide();
+  for (std::span<const int32_t> ids = guide.forced(); !ids.empty(); ids = guide.forced()) {
+    const auto room = static_cast<size_t>(std::max(0, choice->max_total - choice->num_tokens()));
+    ids = ids.first(std::min(ids.size(), room));
+    if (ids.empty()) return;
+    scheduler_->Continue(choice, choice->num_tokens(), ids);
+    stats_.generated_tokens += static_cast<int64_t>(ids.size());
+    RequestOutput output;
+    output.token_ids = ids;
+    if (choice->spec.num_top_logprobs >= 0) {
+      zeros_.assign(ids.size(), 0.0f);
+      output.logprobs = zeros_;
+      no_tops_.resize(ids.size());
+      output.top_logprobs = no_tops_;
+    }
+    choice->stream.BeginStep();
+    guide.BeginForced();
+    for (const int32_t id : ids) choice->stream.Push(id);
+    if (choice->stream.stopped()) return Finish(choice, FinishReason::kStop, &output);
+    if (choice->num_tokens() == choice->max_total) return Finish(choice, FinishReason::kLength, &output);
+    Fill(*choice, &output);
+    choice->request->on_output(output);
   }
 }
 
@@ -318,6 +369,7 @@ void EngineImpl::Fill(const Choice& choice, RequestOutput* output) const {
   output->choice = choice.index;
   output->text = choice.stream.text();
   output->num_prompt_computed = choice.num_prompt_computed;
+  output->num_reasoning_tokens = choice.stream.guide().num_reasoning_tokens();
   output->num_cached_tokens = std::max(0, choice.num_cached);
   if (choice.num_cached >= 0) output->queue_us = choice.admitted_us - choice.added_us;
 }

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/reasoning_guide.h"
 #include "runtime/executor.h"
 #include "sample/plan.h"
 #include "sched/scheduler_options.h"
@@ -44,6 +45,8 @@ struct Request {
   std::string tenant;                // whose request it is, for policies that are fair among tenants
   double tenant_weight = 1;          // > 0: the share of the tenant
   int64_t deadline_us = 0;           // after Submit; what has not ended by then ends with kError. 0: none
+  ReasoningLimits reasoning;         // where reasoning ends, and what follows it
+  std::vector<int32_t> shown_ids;    // special tokens whose text is part of the text all the same
   std::string cache_salt;            // cached prefixes are shared only among requests with the same one
 };
 
@@ -53,7 +56,7 @@ struct RequestOutput {
   int32_t choice = 0;                          // of Request::n; each ends by itself
   std::span<const int32_t> token_ids;          // newly generated
   std::string_view text;                       // newly completed text (never half a UTF-8 character); "" without tokenizer
-  std::span<const float> logprobs;             // one for each token in token_ids when asked for
+  std::span<const float> logprobs;             // 0 for forced ones; one for each token in token_ids when asked for
   std::span<const std::span<const TopLogprob>> top_logprobs;
   std::span<const float> prompt_logprobs;      // in pieces as chunks are computed: log p(prompt[i+1])
   std::span<const float> logits;               // positions x vocab, in pieces
@@ -61,6 +64,7 @@ struct RequestOutput {
   std::span<const float> hidden;
   int32_t num_prompt_computed = 0;             // prompt tokens computed so far, those from the prefix cache included
   int32_t num_cached_tokens = 0;               // prompt tokens that came from the prefix cache
+  int32_t num_reasoning_tokens = 0;            // generated so far, between <think> and </think>
   int64_t queue_us = 0;                        // from Submit until it entered a step for the first time
   bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;

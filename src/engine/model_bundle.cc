@@ -87,6 +87,7 @@ void SetTokenizer(Result<std::unique_ptr<Tokenizer>> tokenizer, ModelBundle* bun
                                     bundle->tokenizer->eos_text());
   if (parsed.ok()) bundle->chat_template = std::move(parsed).value();
   else bundle->template_error = parsed.status();
+  if (bundle->chat_template != nullptr) bundle->tool_syntax = bundle->chat_template->caps().tool_syntax;
 }
 
 Result<OpenedFiles> OpenFolder(const ModelOptions& options, ModelBundle* bundle) {

@@ -10,6 +10,7 @@
 #include "model/layers/mla.h"
 #include "model/model_spec.h"
 #include "runtime/executor.h"
+#include "tokenizer/chat/tool_syntax.h"
 
 namespace cachalot {
 
@@ -90,6 +91,7 @@ struct ModelBundle {
   Status tokenizer_error;                     // then this says why
   std::unique_ptr<ChatTemplate> chat_template;  // null when there is no tokenizer; ChatML when the model has none
   Status template_error;                      // not ok: the model's own template was refused, chat_template is null
+  ToolSyntax tool_syntax = ToolSyntax::kNone; // how the model writes calls: as its template prints them, unless the user knows better
   bool has_own_template = false;              // false: chat_template is ChatML by default
   std::unique_ptr<TensorSource> source;       // outlives the runtime where weights are read in place
   std::unique_ptr<StepExecutor> runtime;      // null after PlanModel

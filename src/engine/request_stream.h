@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/reasoning_guide.h"
 #include "engine/stop_matcher.h"
 #include "tokenizer/tokenizer.h"
 
@@ -15,7 +16,8 @@ namespace cachalot {
 class RequestStream {
  public:
   // Without a tokenizer the text is always empty.
-  RequestStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings);
+  RequestStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, ReasoningLimits reasoning = {},
+                std::vector<int32_t> shown_ids = {});
 
   // Begins a new piece of text.
   void BeginStep() { text_.clear(); }
@@ -27,10 +29,13 @@ class RequestStream {
   std::string_view text() const { return text_; }
   // A stop string is complete; the text ends before it.
   bool stopped() const { return stopped_; }
+  ReasoningGuide& guide() { return guide_; }
+  const ReasoningGuide& guide() const { return guide_; }
 
  private:
   std::optional<StreamDecoder> decoder_;
   StopMatcher matcher_;
+  ReasoningGuide guide_;
   std::string text_;
   bool stopped_ = false;
 };

@@ -100,6 +100,33 @@ void Scheduler::Remove(Sequence* seq) {
   policy_->OnRemove(*seq);
 }
 
+void Scheduler::Continue(Sequence* seq, int32_t num_kept, std::span<const int32_t> tokens) {
+  CHECK(seq->state != SequenceState::kNew && !seq->wants_logits()) << "sequence " << seq->id;
+  CHECK(num_kept >= seq->num_prompt && num_kept <= seq->num_tokens() && !tokens.empty() &&
+        num_kept + static_cast<int64_t>(tokens.size()) <= seq->max_total)
+      << tokens.size() << " tokens behind " << num_kept << " of sequence " << seq->id;
+  if (trace_ != nullptr) trace_->Continued(*seq, num_kept, tokens);
+  for (int32_t age = 0; age < num_in_flight_; ++age) {
+    for (ScheduledRow& row : InFlight(age).rows) {
+      if (row.seq == seq) row.seq = nullptr;
+    }
+  }
+  seq->num_in_flight = seq->num_sampling = 0;
+  if (seq->state == SequenceState::kWaiting) {
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), seq));
+    blocks_.DropSwapped(&seq->swapped, seq->last_step);
+    seq->num_computed = 0;
+  } else {
+    running_.erase(std::find(running_.begin(), running_.end(), seq));
+    LeaveSlot(seq);
+  }
+  seq->tokens.resize(static_cast<size_t>(num_kept));
+  seq->page_keys.resize(std::min(seq->page_keys.size(), static_cast<size_t>(num_kept / blocks_.page_tokens())));
+  seq->num_reported = std::min(seq->num_reported, num_kept);
+  seq->tokens.insert(seq->tokens.end(), tokens.begin(), tokens.end());
+  PushWaiting(seq);
+}
+
 std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_t now_us) {
   if (trace_ != nullptr) trace_->Committed(result, now_us);
   CHECK(num_in_flight_ > 0) << "commit of step " << result.step_id << ", and none is in flight";

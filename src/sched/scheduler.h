@@ -64,6 +64,9 @@ class Scheduler {
   // same prompt, it waits until that prompt is computed and shares its blocks. It must want no logits and no
   // prompt log-probabilities.
   void Add(Sequence* seq, int64_t now_us = 0, Sequence* fork_of = nullptr);
+  // Its tokens from num_kept on become `tokens`, which were not sampled; it must have room for them and want no
+  // logits. It goes back to the queue, and its rows in flight become nobody's.
+  void Continue(Sequence* seq, int32_t num_kept, std::span<const int32_t> tokens);
   // Forgets it, in whatever state it is, and frees what it holds. Its rows in flight become nobody's.
   void Remove(Sequence* seq);
 

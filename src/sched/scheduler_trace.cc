@@ -22,6 +22,14 @@ void SchedulerTrace::Removed(const Sequence& seq) {
   event.seq_id = seq.id;
 }
 
+void SchedulerTrace::Continued(const Sequence& seq, int32_t num_kept, std::span<const int32_t> tokens) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kContinue;
+  event.seq_id = seq.id;
+  event.num_kept = num_kept;
+  event.tokens.assign(tokens.begin(), tokens.end());
+}
+
 void SchedulerTrace::Planned(int64_t now_us) {
   SchedulerEvent& event = events.emplace_back();
   event.kind = SchedulerEvent::kPlan;
@@ -70,6 +78,13 @@ Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, Scheduler
           return InvalidArgument("event {}: sequence {} is not there", i, event.seq_id);
         scheduler->Remove(found->second.get());
         live.erase(found);
+        break;
+      }
+      case SchedulerEvent::kContinue: {
+        const auto found = live.find(event.seq_id);
+        if (found == live.end())
+          return InvalidArgument("event {}: sequence {} is not there", i, event.seq_id);
+        scheduler->Continue(found->second.get(), event.num_kept, event.tokens);
         break;
       }
       case SchedulerEvent::kPlan:

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -18,13 +19,15 @@ struct SchedulerLimits;
 struct SchedulerOptions;
 
 struct SchedulerEvent {
-  enum Kind { kAdd, kRemove, kPlan, kCommit, kAbandon };
+  enum Kind { kAdd, kRemove, kPlan, kCommit, kAbandon, kContinue };
   Kind kind = kPlan;
   int64_t now_us = 0;                // kAdd, kPlan, kCommit
-  uint64_t seq_id = 0;               // kAdd, kRemove
+  uint64_t seq_id = 0;               // kAdd, kRemove, kContinue
   uint64_t fork_of = 0;              // kAdd; 0: none
   SequenceSpec spec = {};            // kAdd
   std::vector<ResultRow> rows = {};  // kCommit
+  int32_t num_kept = 0;              // kContinue
+  std::vector<int32_t> tokens = {};  // kContinue
 };
 
 struct SchedulerTrace {
@@ -32,6 +35,7 @@ struct SchedulerTrace {
 
   void Added(const Sequence& seq, int64_t now_us, const Sequence* fork_of);  // before its prompt moves
   void Removed(const Sequence& seq);
+  void Continued(const Sequence& seq, int32_t num_kept, std::span<const int32_t> tokens);
   void Planned(int64_t now_us);
   void Committed(const StepResult& result, int64_t now_us);
   void Abandoned();

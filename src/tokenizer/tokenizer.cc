@@ -1,5 +1,7 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
+
 #include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/utf8.h"
 
@@ -69,12 +71,15 @@ const std::string& Tokenizer::description() const {
   return impl_->description;
 }
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special, std::vector<int32_t> shown_ids)
+    : tokenizer_(&tokenizer), skip_special_(skip_special), shown_ids_(std::move(shown_ids)) {}
 
 std::string StreamDecoder::Push(int32_t id) {
   std::string text;
-  if (skip_special_ && tokenizer_->IsSpecial(id)) return text;
+  if (skip_special_ && tokenizer_->IsSpecial(id) &&
+      std::find(shown_ids_.begin(), shown_ids_.end(), id) == shown_ids_.end()) {
+    return text;
+  }
   std::string_view bytes = tokenizer_->TokenBytes(id);
   if (bytes.empty()) return text;
   if (at_start_ && tokenizer_->impl_->style().strip_leading_space && bytes.front() == ' ')

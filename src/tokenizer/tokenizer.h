@@ -88,7 +88,9 @@ class Tokenizer {
 // tokenizer must outlive it.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
+  // shown_ids: special tokens that are not skipped.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true,
+                         std::vector<int32_t> shown_ids = {});
 
   // Text that is now complete; an incomplete character is held back.
   std::string Push(int32_t id);
@@ -98,6 +100,7 @@ class StreamDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  std::vector<int32_t> shown_ids_;  // a few
   bool at_start_ = true;
   std::string pending_;  // at most three bytes: the beginning of a character
 };

@@ -151,9 +151,9 @@ TEST_P(AnswerTemplateTest, NextPromptBeginsWithThisOneAndItsAnswer) {
   EXPECT_EQ(next.starts_with(prompt + answer), GetParam().continues) << prompt + answer << "\n--- and then ---\n" << next;
 }
 
-INSTANTIATE_TEST_SUITE_P(Templates, AnswerTemplateTest, testing::ValuesIn(kTemplates), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Templates, AnswerTemplateTest, testing::ValuesIn(kTemplates), [](const auto& each) {
   std::string name;
-  for (const char c : std::string_view(info.param.file)) {
+  for (const char c : std::string_view(each.param.file)) {
     if (std::isalnum(static_cast<unsigned char>(c))) name += c;
   }
   return name;
