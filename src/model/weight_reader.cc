@@ -117,7 +117,10 @@ Result<PackedMatrix> WeightReader::Place(std::span<const MatrixPart> parts, int6
   }
   if (options.borrow && options.isa == Isa::kRef && parts.size() == 1) borrowed_bytes_ += DTypeBytes(planned.dtype, planned.n * k);
   else owned_bytes_ += PackedBytes(planned.dtype, planned.n, k, options);
-  return planning() ? std::move(planned) : PackMatrix(parts, k, options);
+  if (planning()) return planned;
+  PackOptions in_arena = options;
+  in_arena.arena = &arena_;
+  return PackMatrix(parts, k, in_arena);
 }
 
 Result<PackedMatrix> WeightReader::Table(const WeightRef& ref, int64_t rows, int64_t k) {

@@ -98,6 +98,7 @@ class WeightReader {
   int64_t borrowed_bytes_ = 0;
   int64_t cuda_bytes_ = 0;
   std::map<const SourceTensor*, TensorBytes> fetched_;
+  BufferArena arena_;  // its buffers outlive it
 };
 
 }  // namespace cachalot

@@ -1,7 +1,9 @@
 // Buffer: owned host memory, 64-byte aligned; large ones ask for huge pages. Contents are zero.
+// BufferArena: many buffers side by side in memory of huge pages.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/status.h"
@@ -28,9 +30,23 @@ class Buffer {
   const T* as() const { return reinterpret_cast<const T*>(data_); }
 
  private:
+  friend class BufferArena;
   Buffer(std::byte* data, int64_t size) : data_(data), size_(size) {}
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
+  std::shared_ptr<const Buffer> whole_;  // what this is a piece of, and what owns the memory
+};
+
+// A matrix of a megabyte by itself lies on pages of 4 KB, and a core that streams those is 20 % slower (Zen 3
+// under KVM). Pieces of a large buffer lie on pages of 2 MB. A piece's memory comes back when all of its
+// neighbours are gone too; what was never used takes none.
+class BufferArena {
+ public:
+  Result<Buffer> Take(int64_t size_bytes);
+
+ private:
+  std::shared_ptr<Buffer> whole_;
+  int64_t used_ = 0;
 };
 
 }  // namespace cachalot

@@ -69,5 +69,33 @@ TEST(Buffer, AlignedZeroedAndFailsAsAStatus) {
   EXPECT_EQ(Buffer::Allocate(64).status().code(), StatusCode::kExhausted);
 }
 
+TEST(BufferArena, PiecesAreApartAndOutliveIt) {
+  std::vector<Buffer> pieces;
+  {
+    BufferArena arena;
+    EXPECT_EQ(arena.Take(0)->data(), nullptr);
+    for (int64_t size : {1, 100, 3 << 20, 64, 300 << 20, 7}) {  // one is larger than what the arena maps at a time
+      auto piece = arena.Take(size);
+      ASSERT_TRUE(piece.ok());
+      ASSERT_EQ(piece->size(), size);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(piece->data()) % 64, 0u);
+      pieces.push_back(std::move(*piece));
+    }
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(pieces[0].data()) % (2 << 20), 0u);
+    EXPECT_EQ(pieces[1].data(), pieces[0].data() + 64);
+    EXPECT_EQ(arena.Take(int64_t{1} << 60).status().code(), StatusCode::kExhausted);
+    ScopedFault fault("alloc");
+    EXPECT_EQ(arena.Take(64).status().code(), StatusCode::kExhausted);
+  }
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    std::byte &front = pieces[i].data()[0], &back = pieces[i].data()[pieces[i].size() - 1];
+    EXPECT_EQ(front, std::byte{0});
+    EXPECT_EQ(back, std::byte{0});
+    front = back = static_cast<std::byte>(i + 1);
+  }
+  pieces.erase(pieces.begin());
+  for (size_t i = 0; i < pieces.size(); ++i) EXPECT_EQ(*pieces[i].data(), static_cast<std::byte>(i + 2));
+}
+
 }  // namespace
 }  // namespace cachalot

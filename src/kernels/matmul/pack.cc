@@ -100,6 +100,10 @@ int64_t BlockScaleRows(std::span<const MatrixPart> parts) {
   return kFp8BlockSize;
 }
 
+Result<Buffer> Allocate(int64_t bytes, const PackOptions& options) {
+  return options.arena != nullptr ? options.arena->Take(bytes) : Buffer::Allocate(bytes);
+}
+
 Status StackScales(std::span<const MatrixPart> parts, PackedMatrix* matrix) {
   const int64_t rows_each = BlockScaleRows(parts), width = NumScaleBlocks(matrix->k);
   const int64_t num_rows = (matrix->n + rows_each - 1) / rows_each;
@@ -126,7 +130,7 @@ Result<PackedMatrix> PackMatrix(std::span<const MatrixPart> parts, int64_t k, co
   matrix.layout = ChooseLayout(matrix.dtype, options.isa);
   if (matrix.layout == PackLayout::kPanel) {
     matrix.data_bytes = NumPanels(matrix.n) * PanelBytes(matrix.dtype, k);
-    ASSIGN_OR_RETURN(matrix.storage, Buffer::Allocate(matrix.data_bytes));
+    ASSIGN_OR_RETURN(matrix.storage, Allocate(matrix.data_bytes, options));
     PackPanels(parts, matrix.n, k, options.pool, matrix.storage.data());
     matrix.data = matrix.storage.data();
     return matrix;
@@ -138,7 +142,7 @@ Result<PackedMatrix> PackMatrix(std::span<const MatrixPart> parts, int64_t k, co
     matrix.data = parts[0].data;
     matrix.block_scales = parts[0].block_scales;
   } else {
-    ASSIGN_OR_RETURN(matrix.storage, Buffer::Allocate(value_bytes));
+    ASSIGN_OR_RETURN(matrix.storage, Allocate(value_bytes, options));
     std::byte* out = matrix.storage.data();
     for (const MatrixPart& part : parts) {
       const int64_t bytes = part.rows * DTypeBytes(part.dtype, k);

@@ -49,7 +49,8 @@ struct PackOptions {
   Isa isa = Isa::kRef;
   // The caller keeps the part's memory alive for as long as the matrix: a single row-major part is then not copied.
   bool borrow = false;
-  ThreadPool* pool = nullptr;  // null: the caller's thread alone
+  ThreadPool* pool = nullptr;    // null: the caller's thread alone
+  BufferArena* arena = nullptr;  // where the matrix will lie; null: by itself
 };
 
 // Stacks the parts (all of the same dtype and k; k a multiple of the block size) into one matrix. kUnsupported names a
