@@ -222,16 +222,6 @@ void TileRow(const PanelTask& task, const std::byte* panels, int64_t panel_bytes
   }
 }
 
-// Cuts `count` rows into tiles of at most `most`, of nearly equal height.
-template <typename Fn>
-void ForEachTile(int64_t count, int64_t most, Fn&& fn) {
-  const int64_t tiles = (count + most - 1) / most;
-  for (int64_t t = 0; t < tiles; ++t) {
-    const int64_t begin = count * t / tiles;
-    fn(begin, count * (t + 1) / tiles - begin);
-  }
-}
-
 template <typename Weights>
 void Direct(const PanelTask& task) {
   const Piece whole = {.k_begin = 0, .k_count = task.k, .waiting = reinterpret_cast<float*>(task.scratch)};

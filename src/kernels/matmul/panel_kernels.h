@@ -51,7 +51,7 @@ struct PanelKernel {
 struct XBlock {
   int8_t q[32];
   float scale;
-  // Q8_0: unused. Q4_1: scale * sum(q). Q4_0: the int16 pair {-8 * sum of q[4j], q[4j+1] over j, the same of
+  // Q4_1, Q4_K: scale * sum(q). Q4_0: the int16 pair {-8 * sum of q[4j], q[4j+1] over j, the same of
   // q[4j+2], q[4j+3]}, where its kernel's sums start: so (w - 8) * x is summed with w unsigned.
   union {
     float sum;
@@ -75,10 +75,17 @@ struct XBlockWide {
   };
 };
 static_assert(sizeof(XBlockWide) == 48);
-inline constexpr int64_t kMaxXBlockBytes = sizeof(XBlockWide);
+
+// Against signed bytes (Q8_0, and the levels of IQ4): q as 16 bits, each four of k in the order 0, 2, 1, 3,
+// which is how two shifts widen four bytes of w.
+struct XBlock16 {
+  int16_t q[32];
+  float scale;
+};
+static_assert(sizeof(XBlock16) == 68);
+inline constexpr int64_t kMaxXBlockBytes = sizeof(XBlock16);
 
 std::span<const PanelKernel> FloatKernelsAvx2();
-std::span<const PanelKernel> Int8KernelsAvx2();
 std::span<const PanelKernel> Codes32KernelsAvx2();
 std::span<const PanelKernel> Codes16KernelsAvx2();
 

@@ -1,5 +1,5 @@
-// Rows of x rounded to 8 bits, 32 values a block (XBlock, XBlockWide): shared by the integer kernels. For
-// *_avx2.cc files only; everything is `static`, as in tile_avx2.h.
+// Rows of x rounded to 8 bits, 32 values a block (XBlock, XBlockWide, XBlock16): shared by the integer
+// kernels. For *_avx2.cc files only; everything is `static`, as in tile_avx2.h.
 #pragma once
 
 #include <immintrin.h>
@@ -7,6 +7,21 @@
 #include "kernels/matmul/panel_kernels.h"
 
 namespace cachalot {
+
+template <typename Block>
+static inline void StoreQuantized(__m256i q, Block* block) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(block->q), q);
+}
+
+static inline void StoreQuantized(__m256i q, XBlock16* block) {
+  const __m256i order =  // of each four: 0, 2, 1, 3
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
+  const __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
+  const __m256i high = _mm256_cvtepi8_epi16(_mm256_extracti128_si256(q, 1));
+  __m256i* out = reinterpret_cast<__m256i*>(block->q);
+  _mm256_storeu_si256(out, _mm256_shuffle_epi8(low, order));
+  _mm256_storeu_si256(out + 1, _mm256_shuffle_epi8(high, order));
+}
 
 // To nearest even with scale = largest magnitude / 127. Magnitudes are compared as integers, where NaN is the
 // largest: a block with a NaN gets a NaN scale, so the NaN reaches y.
@@ -35,7 +50,7 @@ static inline void QuantizeX(const float* x, int64_t k, std::byte* out, Finish&&
     const __m256i packed = _mm256_permutevar8x32_epi32(
         _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3])),
         _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(block->q), packed);
+    StoreQuantized(packed, block);
     finish(packed, block);
   }
 }

@@ -8,8 +8,7 @@ list(APPEND KERNEL_SOURCES
 list(APPEND KERNEL_AVX2
   matmul/matmul_codes16_avx2.cc
   matmul/matmul_codes32_avx2.cc
-  matmul/matmul_float_avx2.cc
-  matmul/matmul_int8_avx2.cc)
+  matmul/matmul_float_avx2.cc)
 list(APPEND KERNEL_TESTS
   matmul/cuda_rows_test.cc
   matmul/gemv_shape_test.cc

@@ -13,6 +13,16 @@ static inline int64_t Smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+// Cuts `count` rows into tiles of at most `most`, of nearly equal height.
+template <typename Fn>
+static inline void ForEachTile(int64_t count, int64_t most, Fn&& fn) {
+  const int64_t tiles = (count + most - 1) / most;
+  for (int64_t t = 0; t < tiles; ++t) {
+    const int64_t begin = count * t / tiles;
+    fn(begin, count * (t + 1) / tiles - begin);
+  }
+}
+
 template <typename T>
 static inline const T* XRow(const PanelTask& task, int64_t i) {
   return reinterpret_cast<const T*>(task.x +

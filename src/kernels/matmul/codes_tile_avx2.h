@@ -1,0 +1,112 @@
+// Tiles of block formats (matmul/codes_avx2.h): kRows rows of x against a panel, and the order of tiles. For
+// *_avx2.cc files only; everything is `static`, as in tile_avx2.h.
+//
+// A format is a struct with
+//   X, kTileRows           its blocks of x, and the rows of a tile
+//   kBytes, kParts         of a panel's block: its size and its parts of 32 of k
+//   Add(block, p, ...)     adds the products of part p to the sums
+//   kExpandedBytes         of a part in the form that many rows share; 0: Add is as fast
+//   Expand(block, p, out)  makes it, once for all tiles
+//   AddExpanded(part, ...) the same sums from it, to the bit
+#pragma once
+
+#include "kernels/matmul/codes_avx2.h"
+
+namespace cachalot {
+
+constexpr int64_t kCodePanelCacheBytes = 20 << 10;
+constexpr int64_t kExpandRows = 12;  // three tiles: from there on expanding pays
+
+template <typename Format, int kRows>
+[[gnu::always_inline]] static inline void AddPanel(const std::byte* panel, int64_t num_parts,
+                                                   const typename Format::X* const* x, Sums<kRows>& sum) {
+  for (int64_t b = 0; b < num_parts; panel += Format::kBytes) {
+    for (int p = 0; p < Format::kParts; ++p, ++b) Format::template Add<kRows>(panel, p, x, b, sum);
+  }
+}
+
+template <typename Format, int kRows>
+[[gnu::always_inline]] static inline void AddExpandedPanel(const std::byte* parts, int64_t num_parts,
+                                                           const typename Format::X* const* x,
+                                                           Sums<kRows>& sum) {
+  for (int64_t b = 0; b < num_parts; ++b, parts += Format::kExpandedBytes) {
+    Format::template AddExpanded<kRows>(parts, x, b, sum);
+  }
+}
+
+// A function of its own: inlined into the loops around it, it finds too few registers and is half as fast.
+template <typename Format, bool kExpanded, int kRows>
+[[gnu::noinline]] static void Tile(const PanelTask& task, const std::byte* panel, int64_t row,
+                                   int64_t column) {
+  using X = typename Format::X;
+  const X* x[kRows];
+  Sums<kRows> sum;
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    x[i] = XRow<X>(task, row + i);
+    sum[i][0] = sum[i][1] = _mm256_setzero_ps();
+  }
+  if constexpr (kExpanded) {
+    AddExpandedPanel<Format, kRows>(panel, task.k / 32, x, sum);
+  } else {
+    AddPanel<Format, kRows>(panel, task.k / 32, x, sum);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) StoreTileRow(task, row + i, column, sum[i][0], sum[i][1]);
+}
+
+// `rows`: 1 to kMaxRows.
+template <typename Format, bool kExpanded, int kMaxRows = Format::kTileRows>
+static inline void TileOf(int64_t rows, const PanelTask& task, const std::byte* panel, int64_t row,
+                          int64_t column) {
+  if constexpr (kMaxRows > 1) {
+    if (rows < kMaxRows) return TileOf<Format, kExpanded, kMaxRows - 1>(rows, task, panel, row, column);
+  }
+  Tile<Format, kExpanded, kMaxRows>(task, panel, row, column);
+}
+
+// All rows of x against num_panels panels. A tile's rows are read once for all of them.
+template <typename Format, bool kExpanded>
+static void RunTiles(const PanelTask& task, const std::byte* panels, int64_t panel_bytes, int64_t num_panels,
+                     int64_t column) {
+  ForEachTile(task.m, Format::kTileRows, [&](int64_t row, int64_t rows) {
+    for (int64_t p = 0; p < num_panels; ++p) {
+      TileOf<Format, kExpanded>(rows, task, panels + p * panel_bytes, row, column + p * kPanelRows);
+    }
+  });
+}
+
+template <typename Format>
+static void ExpandPanel(const std::byte* panel, int64_t num_parts, std::byte* out) {
+  for (int64_t b = 0; b < num_parts; panel += Format::kBytes) {
+    for (int p = 0; p < Format::kParts; ++p, ++b, out += Format::kExpandedBytes)
+      Format::Expand(panel, p, out);
+  }
+}
+
+template <typename Format>
+static void RunCodes(const PanelTask& task) {
+  const int64_t num_parts = task.k / 32, expanded_bytes = num_parts * Format::kExpandedBytes;
+  const bool expand =
+      Format::kExpandedBytes > 0 && task.m >= kExpandRows && expanded_bytes <= kThreadScratchBytes;
+  // As many panels as the first cache holds beside a tile's rows of x.
+  const int64_t cached_bytes = expand ? expanded_bytes : task.panel_bytes;
+  const int64_t panels_at_once =
+      cached_bytes >= kCodePanelCacheBytes ? 1 : kCodePanelCacheBytes / cached_bytes;
+  for (int64_t first = 0; first < task.num_panels; first += panels_at_once) {
+    const int64_t count = Smaller(panels_at_once, task.num_panels - first);
+    const std::byte* panels = task.panels + first * task.panel_bytes;
+    if (!expand) {
+      RunTiles<Format, false>(task, panels, task.panel_bytes, count, first * kPanelRows);
+      continue;
+    }
+    if constexpr (Format::kExpandedBytes > 0) {
+      for (int64_t p = 0; p < count; ++p) {
+        ExpandPanel<Format>(panels + p * task.panel_bytes, num_parts, task.scratch + p * expanded_bytes);
+      }
+      RunTiles<Format, true>(task, task.scratch, expanded_bytes, count, first * kPanelRows);
+    }
+  }
+}
+
+}  // namespace cachalot
