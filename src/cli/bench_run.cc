@@ -68,10 +68,15 @@ Result<BenchSample> Measure(Session& session, const BenchCase& bench, const Stop
   } else {
     RETURN_IF_ERROR(run_until([&] { return generating == bench.batch; }));
     const int64_t tokens_before = tokens;
+    const EngineStats before = engine.stats();
     moved_before = runtime.moved_bytes();
     start = std::chrono::steady_clock::now();
     RETURN_IF_ERROR(run_until([&] { return tokens - tokens_before >= int64_t{bench.batch} * bench.generate; }));
     sample.tokens = tokens - tokens_before;
+    const EngineStats& stats = engine.stats();
+    sample.draft_tokens = stats.draft_tokens - before.draft_tokens;
+    sample.accepted_tokens = stats.accepted_tokens - before.accepted_tokens;
+    sample.sampling_rows = stats.sampling_rows - before.sampling_rows;
   }
   sample.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   sample.moved_bytes = runtime.moved_bytes() - moved_before;

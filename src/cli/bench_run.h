@@ -20,6 +20,12 @@ struct BenchSample {
   double seconds = 0.0;
   int64_t tokens = 0;       // over all sequences
   int64_t moved_bytes = 0;  // weights and KV cache read from memory
+  int64_t draft_tokens = 0;
+  int64_t accepted_tokens = 0;
+  int64_t sampling_rows = 0;  // sequences times steps
+
+  double tokens_per_step() const { return sampling_rows > 0 ? static_cast<double>(tokens) / static_cast<double>(sampling_rows) : 0; }
+  double acceptance() const { return draft_tokens > 0 ? static_cast<double>(accepted_tokens) / static_cast<double>(draft_tokens) : 0; }
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   double bytes_per_second() const { return static_cast<double>(moved_bytes) / seconds; }

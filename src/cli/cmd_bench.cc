@@ -16,6 +16,7 @@
 #include "cli/session.h"
 #include "runtime/cuda_runtime.h"
 #include "runtime/runtime.h"
+#include "spec/draft_source.h"
 #include "tasks/available_memory.h"
 #include "tasks/read_bandwidth.h"
 #include "tasks/spread.h"
@@ -88,7 +89,9 @@ Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {
   else if (options.device != "cpu") options.max_step_tokens = kGpuStepTokens;
   if (options.context == 0) {
     const BenchCase longest = {.batch = options.max_seqs, .depth = flags.depth};
-    const int32_t generation = flags.depth + largest(flags.generates) + WarmUpSteps(longest, options.max_step_tokens) + 8;
+    // With drafts some sequences run ahead of the others.
+    const int32_t ahead = options.drafts == DraftKind::kNone ? 0 : largest(flags.generates) + options.max_drafts * 8;
+    const int32_t generation = flags.depth + largest(flags.generates) + ahead + WarmUpSteps(longest, options.max_step_tokens) + 8;
     options.context = std::max(largest(flags.prompts) + 1, largest(flags.generates) > 0 ? generation : 1);
   }
   std::vector<ThreadSetup> setups;
@@ -134,6 +137,18 @@ std::string Table(const BenchFlags& flags, const std::vector<Row>& rows) {
                           row.bench.threads == 1 ? "" : "s", row.setup->roof / 1e9);
     }
   }
+  if (const ModelOptions& options = flags.model.options; options.drafts != DraftKind::kNone) {
+    for (const auto& row : rows) {
+      const BenchSample& last = row.samples.back();
+      if (row.bench.prompt > 0) continue;
+      text += fmt::format("drafts '{}', {} {}: batch {}, {}: {:.1f} % accepted, {:.2f} tokens a step\n", DraftKindName(options.drafts),
+                          options.adaptive_drafts ? "at most" : "always", options.max_drafts, row.bench.batch, row.test(),
+                          100 * last.acceptance(), last.tokens_per_step());
+    }
+    if (options.draft_accept_fixed >= 0) {
+      text += fmt::format("SYNTHETIC acceptance of {}: such speeds say what drafting would bring, not what it brings\n", options.draft_accept_fixed);
+    }
+  }
   return text;
 }
 
@@ -155,6 +170,9 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
                        {"tokens_per_second_iqr", speed.iqr},
                        {"seconds", seconds},
                        {"moved_bytes", row.samples.back().moved_bytes},
+                       {"draft_tokens", row.samples.back().draft_tokens},
+                       {"accepted_tokens", row.samples.back().accepted_tokens},
+                       {"tokens_per_step", row.samples.back().tokens_per_step()},
                        {"bytes_per_second", row.Moved()},
                        {"roof_bytes_per_second", row.setup->roof},
                        {"of_roof", row.Moved() / row.setup->roof}});
@@ -169,6 +187,8 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
                      {"kv_type", DTypeName(runtime.kv_dtype)},
                      {"context", runtime.max_context},
                      {"repeats", flags.repeats},
+                     {"drafts", DraftKindName(flags.model.options.drafts)},
+                     {"synthetic_acceptance", flags.model.options.draft_accept_fixed >= 0},
                      {"results", results}};
   return json.dump(2) + "\n";
 }

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "spec/draft_source.h"
 #include "weights/dummy/dummy_source.h"
 
 namespace cachalot {
@@ -53,6 +54,14 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Switch("--mlock", &options.mlock, "lock the model in memory");
   flags->Choice("-fa,--flash-attn", &flash_attention_, {"on", "off", "auto"},
                 "attention is always fused here: 'off' is refused", "on");
+  flags->Choice("--spec", &drafts_, {"none", "ngram", "mtp", "draft"},
+                "guess tokens ahead and verify them together: look them up in the text\nso far, by the model's MTP layer, or by a draft model (-md)");
+  flags->Int("--draft-max,--draft,--draft-n", &options.max_drafts, 1, kMaxDrafts, "N",
+             fmt::format("tokens guessed at a time, at most; fewer or none where that would\nnot pay (default {})", options.max_drafts));
+  flags->String("-md,--model-draft", &options.draft_path, "FILE|FOLDER", "the draft model of --spec draft; same vocabulary");
+  flags->Switch("--draft-always", &draft_always_, "guess --draft-max tokens in every step, paying or not");
+  flags->Float("--spec-accept-fixed", &options.draft_accept_fixed, 0.0, 1.0, "P",
+               "for benchmarks only: guesses count as right with this probability,\nso the text means nothing");
   flags->Choice("--log-level", &log_level, {"trace", "debug", "info", "warn", "error", "off"},
                 "how much is told on standard error (default warn)");
   flags->Choice("--color", &color, {"auto", "always", "never"}, "colour in a terminal");
@@ -86,6 +95,7 @@ Status ModelFlags::Resolve() {
   options.use_mmap = !no_mmap_;
   options.gpu_graphs = !no_graphs_;
   RETURN_IF_ERROR(ResolveGpuLayers());
+  RETURN_IF_ERROR(ResolveDrafts());
   return SetLogLevel(log_level);
 }
 
@@ -102,6 +112,20 @@ Status ModelFlags::ResolveGpuLayers() {
   }
   if (layers > 0 && options.device == "cpu") return InvalidArgument("-ngl {}: the device is the CPU", gpu_layers_);
   options.gpu_layers = layers;
+  return Status::Ok();
+}
+
+Status ModelFlags::ResolveDrafts() {
+  for (const DraftKind kind : {DraftKind::kNone, DraftKind::kNgram, DraftKind::kMtp, DraftKind::kModel}) {
+    if (drafts_ == DraftKindName(kind)) options.drafts = kind;
+  }
+  if ((options.drafts == DraftKind::kModel) == options.draft_path.empty()) {
+    return InvalidArgument("--spec draft and -md FILE go together");
+  }
+  if (options.drafts == DraftKind::kNone && (draft_always_ || options.draft_accept_fixed >= 0)) {
+    return InvalidArgument("--draft-always and --spec-accept-fixed say nothing without --spec");
+  }
+  options.adaptive_drafts = !draft_always_;
   return Status::Ok();
 }
 

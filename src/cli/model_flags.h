@@ -26,12 +26,15 @@ struct ModelFlags {
 
  private:
   Status ResolveGpuLayers();
+  Status ResolveDrafts();
 
   bool no_mmap_ = false;
   bool no_graphs_ = false;
   std::string gpu_layers_ = "auto";
   std::string flash_attention_ = "auto";
   std::string cache_type_k_, cache_type_v_;
+  std::string drafts_ = "none";
+  bool draft_always_ = false;
 };
 
 // -p TEXT, -p - (standard input), -f FILE.

@@ -78,6 +78,9 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, int3
 }
 
 Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, EngineOptions engine) {
+  engine.drafts = options.drafts;
+  engine.max_drafts = options.max_drafts;
+  engine.adaptive_drafts = options.adaptive_drafts;
   const auto start = WallClock::now();
   RETURN_IF_ERROR(CheckMemory(options));
   std::unique_ptr<Session> session(new Session);
@@ -126,6 +129,7 @@ Result<Answer> Session::Generate(Request request,
   }
   const auto start = WallClock::now();
   auto first = start;
+  const EngineStats before = engine_->stats();
   Status status;
   ASSIGN_OR_RETURN(const uint64_t id, engine_->Submit(std::move(request), [&](const RequestOutput& output) {
     if (!output.token_ids.empty()) {
@@ -146,7 +150,12 @@ Result<Answer> Session::Generate(Request request,
   if (answer.stats.generated_tokens == 0) first = end;
   answer.stats.prompt_seconds = Seconds(start, first);
   answer.stats.generate_seconds = Seconds(first, end);
-  answer.stats.moe_activation_ratio = engine_->stats().moe_activation_ratio;
+  const EngineStats& stats = engine_->stats();
+  answer.stats.moe_activation_ratio = stats.moe_activation_ratio;
+  answer.stats.drafted = !stats.accepted_by_position.empty();
+  answer.stats.draft_tokens = stats.draft_tokens - before.draft_tokens;
+  answer.stats.accepted_tokens = stats.accepted_tokens - before.accepted_tokens;
+  answer.stats.steps = stats.sampling_rows - before.sampling_rows;
   RETURN_IF_ERROR(status);
   return answer;
 }
@@ -161,10 +170,16 @@ std::string StatsText(const GenerationStats& stats) {
                           100 * std::accumulate(ratios.begin(), ratios.end(), 0.0) / static_cast<double>(ratios.size()),
                           100 * *least, 100 * *most);
   }
+  std::string drafts;
+  if (stats.drafted) {
+    drafts = fmt::format("drafts    {} tokens, {:.1f} % accepted; {:.2f} tokens a step\n", stats.draft_tokens,
+                         100.0 * static_cast<double>(stats.accepted_tokens) / static_cast<double>(std::max<int64_t>(stats.draft_tokens, 1)),
+                         static_cast<double>(stats.generated_tokens) / static_cast<double>(std::max<int64_t>(stats.steps, 1)));
+  }
   return fmt::format(
-      "prompt    {} tokens, {:.2f} s, {:.1f} tokens/s\ngenerated {} tokens, {:.2f} s, {:.1f} tokens/s\n{}",
+      "prompt    {} tokens, {:.2f} s, {:.1f} tokens/s\ngenerated {} tokens, {:.2f} s, {:.1f} tokens/s\n{}{}",
       stats.prompt_tokens, stats.prompt_seconds, Speed(stats.prompt_tokens, stats.prompt_seconds),
-      stats.generated_tokens, stats.generate_seconds, Speed(decoded, stats.generate_seconds), experts);
+      stats.generated_tokens, stats.generate_seconds, Speed(decoded, stats.generate_seconds), drafts, experts);
 }
 
 }  // namespace cachalot

@@ -20,6 +20,10 @@ struct GenerationStats {
   double generate_seconds = 0.0;  // from the first token to the last
   // By MoE layer, averaged over all steps so far (EngineStats); empty for dense models.
   std::vector<double> moe_activation_ratio;
+  bool drafted = false;          // there was a drafter
+  int64_t draft_tokens = 0;
+  int64_t accepted_tokens = 0;
+  int64_t steps = 0;             // that brought tokens
 };
 
 struct Answer {

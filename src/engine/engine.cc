@@ -53,9 +53,13 @@ class EngineImpl final : public Engine {
         clock_(options.clock != nullptr ? options.clock : &steady_clock_),
         max_waiting_(options.max_waiting) {
     plans_.resize(static_cast<size_t>(executor->info().depth) + 1);
+    tokens_.reserve(1 + kMaxDrafts);
+    logprobs_.reserve(1 + kMaxDrafts);
+    top_logprobs_.reserve(1 + kMaxDrafts);
     stats_.kv_blocks_used.resize(executor->info().kv_groups.size());
     stats_.kv_blocks_cached.resize(executor->info().kv_groups.size());
     stats_.kv_unused_tokens.resize(executor->info().kv_groups.size());
+    if (options.drafts != DraftKind::kNone) stats_.accepted_by_position.resize(static_cast<size_t>(options.max_drafts));
   }
 
   Result<uint64_t> Submit(Request request, OutputCallback on_output) override;
@@ -74,8 +78,9 @@ class EngineImpl final : public Engine {
   void Recover();
   void FailAll(const Status& error);
   void ForceAtStart();
-  void Force(Choice* choice);
+  void Force(Choice* choice, int32_t num_kept);
   void PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
+  void PublishTokens(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row, RequestOutput* output);
   void End(LiveRequest* request, FinishReason reason, const Status& error);
   void End(Choice* choice, FinishReason reason, const Status& error);
   void Finish(Choice* choice, FinishReason reason, RequestOutput* output);
@@ -97,6 +102,10 @@ class EngineImpl final : public Engine {
   std::vector<StepPlan> plans_;        // a ring, one more than the depth
   size_t next_plan_ = 0;
   StepResult result_;
+  // Of the row being published.
+  std::vector<int32_t> tokens_;
+  std::vector<float> logprobs_;
+  std::vector<std::span<const TopLogprob>> top_logprobs_;
   bool broken_ = false;          // the last attempt to recover failed
   bool just_recovered_ = false;  // and no step came to its end since
   EngineStats stats_;
@@ -264,16 +273,14 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
     output.mtp_logits = Slice(result_.mtp_logits, row.mtp_logits_begin, num_slots * vocab_size);
   }
 
-  std::span<const TopLogprob> top;
-  if ((planned.outputs & kOutputSample) && scheduled.end != SequenceEnd::kBadToken) {
-    ++stats_.generated_tokens;
-    output.token_ids = std::span(&row.sampled_token, 1);
-    if (planned.outputs & kOutputTopLogprobs) {
-      top = Slice(result_.top_logprobs, row.top_begin, row.top_len);
-      output.logprobs = std::span(&row.sampled_logprob, 1);
-      output.top_logprobs = std::span(&top, 1);
-    }
-    if (scheduled.end != SequenceEnd::kStop) choice.stream.Push(row.sampled_token);
+  PublishTokens(scheduled, planned, row, &output);
+  const int32_t num_dropped = scheduled.num_sampled - static_cast<int32_t>(tokens_.size());
+  if (num_dropped > 0 && !choice.stream.stopped()) {
+    // Something must stand in front of these: whatever end they brought is none.
+    Fill(choice, &output);
+    choice.request->on_output(output);
+    Force(&choice, choice.num_tokens() - num_dropped);
+    return;
   }
 
   if (scheduled.end == SequenceEnd::kBadToken) {
@@ -287,7 +294,7 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
   } else {
     Fill(choice, &output);
     choice.request->on_output(output);
-    Force(&choice);
+    Force(&choice, choice.num_tokens());
   }
 }
 
@@ -299,21 +306,22 @@ void EngineImpl::ForceAtStart() {
     for (size_t i = 0, left = static_cast<size_t>(request->num_live); left > 0; ++i) {
       if (request->choices[i] == nullptr) continue;
       --left;
-      Force(request->choices[i].get());  // with the last one the request goes
+      Force(request->choices[i].get(), request->choices[i]->num_tokens());  // with the last one the request goes
     }
   }
   forced_.clear();
 }
 
-// What must stand next in an answer is put there as if it had been sampled, in front of whatever rows in flight
-// sample. Its rows begin anew behind what the prefix cache has.
-void EngineImpl::Force(Choice* choice) {
+// What must stand next in an answer, behind its first num_kept tokens, is put there as if it had been sampled, in front of
+// whatever rows in flight sample. Its rows begin anew behind what the prefix cache has.
+void EngineImpl::Force(Choice* choice, int32_t num_kept) {
   ReasoningGuide& guide = choice->stream.guide();
   for (std::span<const int32_t> ids = guide.forced(); !ids.empty(); ids = guide.forced()) {
-    const auto room = static_cast<size_t>(std::max(0, choice->max_total - choice->num_tokens()));
+    const auto room = static_cast<size_t>(std::max(0, choice->max_total - num_kept));
     ids = ids.first(std::min(ids.size(), room));
     if (ids.empty()) return;
-    scheduler_->Continue(choice, choice->num_tokens(), ids);
+    scheduler_->Continue(choice, num_kept, ids);
+    num_kept = choice->num_tokens();
     stats_.generated_tokens += static_cast<int64_t>(ids.size());
     RequestOutput output;
     output.token_ids = ids;
@@ -331,6 +339,33 @@ void EngineImpl::Force(Choice* choice) {
     Fill(*choice, &output);
     choice->request->on_output(output);
   }
+}
+
+// All that the row brought, up to the token that completes a stop string, or behind which others must stand.
+void EngineImpl::PublishTokens(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row,
+                               RequestOutput* output) {
+  Choice& choice = *static_cast<Choice*>(scheduled.seq);
+  const auto accepted = Slice(result_.accepted, row.accept_begin, row.accept_len);
+  tokens_.clear();
+  logprobs_.clear();
+  top_logprobs_.clear();
+  const auto ends = [&choice] { return choice.stream.stopped() || !choice.stream.guide().forced().empty(); };
+  for (int32_t i = 0; i < scheduled.num_sampled && (i == 0 || !ends()); ++i) {
+    const AcceptedToken token = i < row.accept_len
+                                    ? accepted[static_cast<size_t>(i)]
+                                    : AcceptedToken{row.sampled_token, row.sampled_logprob, row.top_begin, row.top_len};
+    tokens_.push_back(token.token_id);
+    if (planned.outputs & kOutputTopLogprobs) {
+      logprobs_.push_back(token.logprob);
+      top_logprobs_.push_back(Slice(result_.top_logprobs, token.top_begin, token.top_len));
+    }
+    const bool is_stop_id = scheduled.end == SequenceEnd::kStop && i + 1 == scheduled.num_sampled;
+    if (!is_stop_id) choice.stream.Push(token.token_id);
+  }
+  stats_.generated_tokens += static_cast<int64_t>(tokens_.size());
+  output->token_ids = tokens_;
+  output->logprobs = logprobs_;
+  output->top_logprobs = top_logprobs_;
 }
 
 void EngineImpl::End(LiveRequest* request, FinishReason reason, const Status& error) {
@@ -400,7 +435,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
                          .max_logit_rows = info.max_logit_rows,
                          .depth = info.depth,
                          .kv_groups = info.kv_groups,
-                         .kv_identity = info.kv_identity};
+                         .kv_identity = info.kv_identity,
+                         .device_drafts = info.device_drafts,
+                         .draft_context = info.draft_context};
   if (!(options.itl_target_ms >= 0 && options.itl_target_ms <= 1e6)) {
     return InvalidArgument("itl_target_ms is {}: must be in 0..1000000 (0: off)", options.itl_target_ms);
   }
@@ -413,6 +450,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   scheduling.itl_target_us = static_cast<int32_t>(options.itl_target_ms * 1000);
   scheduling.enable_prefix_caching = options.enable_prefix_caching;
   scheduling.preemption = options.preemption;
+  scheduling.drafts = options.drafts;
+  scheduling.max_drafts = options.max_drafts;
+  scheduling.adaptive_drafts = options.adaptive_drafts;
   ASSIGN_OR_RETURN(auto policy, MakeSchedulingPolicy(options.policy));
   ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, std::move(policy)));
   scheduler->RecordTo(options.trace);

@@ -15,6 +15,7 @@
 #include "runtime/executor.h"
 #include "sample/plan.h"
 #include "sched/scheduler_options.h"
+#include "spec/plan.h"
 
 namespace cachalot {
 
@@ -80,6 +81,9 @@ struct EngineOptions {
   std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
   double itl_target_ms = 0;          // prompts take so little of a step that running streams get a token in this time; 0: off
   PreemptionMode preemption = PreemptionMode::kRecompute;
+  DraftKind drafts = DraftKind::kNone;  // kMtp and kModel: the executor must be set up for them
+  int32_t max_drafts = 4;            // tokens that are drafted for a sequence in a step, at most
+  bool adaptive_drafts = true;       // so many as pay, measured all the time; false: always max_drafts
   int32_t max_waiting = 0;           // while so many sequences wait, Submit refuses (kExhausted). 0: any number
   const Clock* clock = nullptr;      // null: the machine's. Must outlive the engine
   SchedulerTrace* trace = nullptr;   // gets all that decides the schedule, to replay it (sched/scheduler_trace.h); grows
@@ -103,6 +107,12 @@ struct EngineStats {
   int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far
   int64_t cache_hit_tokens = 0;      // of them, those that came from the prefix cache
   int64_t cache_evictions = 0;       // blocks that were cached and gave way
+  int64_t draft_rows = 0;            // rows of steps with drafts in them,
+  int64_t draft_tokens = 0;          // the drafts,
+  int64_t accepted_tokens = 0;       // and those of them that were right,
+  std::vector<int64_t> accepted_by_position;  // by their place; empty without drafts
+  int64_t sampling_rows = 0;         // rows that brought tokens, with drafts or without,
+  int64_t sampled_tokens = 0;        // and those tokens: their ratio is the tokens per step
   std::vector<int32_t> kv_blocks_used;    // by group: held by requests
   std::vector<int32_t> kv_blocks_cached;  // by group: held by none, kept for those to come; as good as free
   std::vector<int64_t> kv_unused_tokens;  // by group: places in held blocks where no token is

@@ -16,6 +16,12 @@ void ReadStats(const Scheduler& scheduler, EngineStats* stats) {
   stats->prompt_budget = scheduler.prompt_budget();
   stats->cache_query_tokens = counters.cache_query_tokens;
   stats->cache_hit_tokens = counters.cache_hit_tokens;
+  stats->draft_rows = counters.draft_rows;
+  stats->draft_tokens = counters.draft_tokens;
+  stats->accepted_tokens = counters.accepted_tokens;
+  for (size_t i = 0; i < stats->accepted_by_position.size(); ++i) stats->accepted_by_position[i] = counters.accepted_by_position[i];
+  stats->sampling_rows = counters.sampling_rows;
+  stats->sampled_tokens = counters.sampled_tokens;
   stats->cache_evictions = scheduler.blocks().num_evictions();
   for (size_t g = 0; g < stats->kv_blocks_used.size(); ++g) {
     const KvGroupUsage usage = scheduler.blocks().Usage(static_cast<int32_t>(g));

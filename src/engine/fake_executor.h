@@ -22,7 +22,8 @@ class FakeExecutor final : public StepExecutor {
                  .max_context = info.max_context,
                  .vocab_size = info.vocab_size,
                  .max_logit_rows = info.max_logit_rows,
-                 .kv_groups = info.kv_groups}) {
+                 .kv_groups = info.kv_groups,
+                 .draft_context = info.draft_context}) {
     results_.resize(static_cast<size_t>(info.depth) + 1);
   }
 

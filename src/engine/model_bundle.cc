@@ -175,11 +175,58 @@ Result<RuntimeOptions> ResolveRuntime(const ModelOptions& options, const ModelSp
   runtime.swap_tokens = options.swap_tokens;
   runtime.kv_tokens = options.kv_tokens > 0 ? options.kv_tokens : int64_t{runtime.max_seqs} * runtime.max_context;
   runtime.mla_form = options.mla_form;
+  runtime.drafts = options.drafts;
+  if (options.drafts != DraftKind::kNone) {
+    RETURN_IF_ERROR(CheckRange("drafts", options.max_drafts, 1, kMaxDrafts));
+    runtime.max_drafts = options.max_drafts;
+    runtime.accept_fixed = options.draft_accept_fixed;
+  }
   return runtime;
+}
+
+// The two models mean the same by a token, as far as both vocabularies go.
+Status CheckVocabularies(const ModelBundle& main, const ModelBundle& draft) {
+  if (main.tokenizer == nullptr || draft.tokenizer == nullptr) {
+    // Ids without text: their number is all that can be compared.
+    if (main.spec.vocab_size == draft.spec.vocab_size) return Status::Ok();
+    return InvalidArgument("the draft model's vocabulary has {} tokens, the model's {}", draft.spec.vocab_size, main.spec.vocab_size);
+  }
+  const int32_t common = std::min(main.tokenizer->vocab_size(), draft.tokenizer->vocab_size());
+  for (int32_t id = 0; id < common; ++id) {
+    const std::string_view a = main.tokenizer->TokenBytes(id), b = draft.tokenizer->TokenBytes(id);
+    if (a == b) continue;
+    return InvalidArgument("the draft model's vocabulary is another: token {} is '{}' there and '{}' in the model", id,
+                           Printable(b), Printable(a));
+  }
+  return Status::Ok();
+}
+
+// A second model, up to its weights.
+struct PreparedDraft {
+  ModelBundle bundle;  // spec, tokenizer, source
+  ModelBuildOptions build;
+};
+
+Result<PreparedDraft> PrepareDraft(const ModelOptions& options, const ModelBundle& main, const ModelBuildOptions& build) {
+  if (options.draft_path.empty()) return InvalidArgument("drafts by a model, and no draft model is given");
+  PreparedDraft draft;
+  ModelOptions own;
+  own.path = options.draft_path;
+  own.use_mmap = options.use_mmap;
+  ASSIGN_OR_RETURN(const OpenedFiles opened, OpenSource(own, &draft.bundle));
+  RETURN_IF_ERROR(CheckVocabularies(main, draft.bundle).WithContext(options.draft_path));
+  if (draft.bundle.spec.max_context <= 2 * options.max_drafts) {
+    return InvalidArgument("{}: a context of {} tokens is too short to draft {}", options.draft_path,
+                           draft.bundle.spec.max_context, options.max_drafts);
+  }
+  draft.build = {.naming = opened.naming, .pack = build.pack};
+  draft.build.pack.borrow = options.use_mmap && !options.mlock;
+  return draft;
 }
 
 struct Prepared {
   ModelBundle bundle;
+  std::optional<PreparedDraft> draft;
   RuntimeOptions runtime;
   ModelBuildOptions build;
   std::optional<GpuPlan> gpu;  // some layers are on the GPU
@@ -190,15 +237,23 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   Prepared prepared;
   ModelBundle& bundle = prepared.bundle;
   ASSIGN_OR_RETURN(const OpenedFiles opened, OpenSource(options, &bundle));
-  if (options.load_mtp && bundle.spec.num_mtp_layers == 0) {
+  const bool load_mtp = options.load_mtp || options.drafts == DraftKind::kMtp;
+  if (load_mtp && bundle.spec.num_mtp_layers == 0) {
     return InvalidArgument("{}: the model has no MTP layer", bundle.source->place());
+  }
+  if (options.load_mtp && options.drafts == DraftKind::kMtp) {
+    return InvalidArgument("MTP drafts and MTP logits: only one of them");
   }
   ASSIGN_OR_RETURN(prepared.runtime, ResolveRuntime(options, bundle.spec));
   prepared.build = {.naming = opened.naming,
                     .pack = {.isa = prepared.runtime.isa, .borrow = options.dummy.empty() && options.use_mmap && !options.mlock},
-                    .load_mtp = options.load_mtp};
+                    .load_mtp = load_mtp};
   ASSIGN_OR_RETURN(prepared.gpu, PlanGpu(options, bundle.spec, *bundle.source, prepared.build, prepared.runtime));
   MemoryPlan& memory = bundle.memory;
+  if (prepared.gpu && options.drafts != DraftKind::kNone) {
+    return Unsupported("drafts are verified on the CPU only, and {} layers of this model would be on the GPU (--device cpu "
+                       "keeps it off)", prepared.gpu->num_layers);
+  }
   if (prepared.gpu) {
     prepared.build.num_cuda_layers = prepared.gpu->num_layers;
     prepared.runtime = prepared.gpu->options.base;
@@ -206,9 +261,17 @@ Result<Prepared> Prepare(const ModelOptions& options) {
     return prepared;
   }
   ASSIGN_OR_RETURN(const auto planned, Model::Plan(bundle.spec, *bundle.source, prepared.build));
-  const Runtime::Memory runtime = Runtime::PlanMemory(bundle.spec, options.load_mtp, prepared.runtime);
   memory.weight_bytes = planned->weight_bytes().owned;
   memory.borrowed_bytes = planned->weight_bytes().borrowed;
+  if (options.drafts == DraftKind::kModel) {
+    ASSIGN_OR_RETURN(prepared.draft, PrepareDraft(options, bundle, prepared.build));
+    const ModelBundle& draft = prepared.draft->bundle;
+    ASSIGN_OR_RETURN(const auto planned_draft, Model::Plan(draft.spec, *draft.source, prepared.draft->build));
+    memory.weight_bytes += planned_draft->weight_bytes().owned;
+    memory.borrowed_bytes += planned_draft->weight_bytes().borrowed;
+  }
+  const Runtime::Memory runtime =
+      Runtime::PlanMemory(bundle.spec, load_mtp, prepared.runtime, prepared.draft ? &prepared.draft->bundle.spec : nullptr);
   memory.kv_bytes = runtime.kv_bytes;
   memory.workspace_bytes = runtime.workspace_bytes;
   memory.kv_tokens = prepared.runtime.kv_tokens;
@@ -253,7 +316,14 @@ Result<ModelBundle> OpenModel(const ModelOptions& options) {
     bundle.runtime = std::move(runtime);
   } else {
     ASSIGN_OR_RETURN(auto model, Model::Load(bundle.spec, *bundle.source, prepared.build));
-    ASSIGN_OR_RETURN(auto runtime, Runtime::Create(std::move(model), std::move(pool), prepared.runtime));
+    std::unique_ptr<Model> draft_model;
+    if (prepared.draft) {
+      PreparedDraft& draft = *prepared.draft;
+      draft.build.pack.pool = pool.get();
+      ASSIGN_OR_RETURN(draft_model, Model::Load(draft.bundle.spec, *draft.bundle.source, draft.build));
+      bundle.draft_source = std::move(draft.bundle.source);
+    }
+    ASSIGN_OR_RETURN(auto runtime, Runtime::Create(std::move(model), std::move(pool), prepared.runtime, std::move(draft_model)));
     bundle.cpu_runtime = runtime.get();
     bundle.runtime = std::move(runtime);
     if (bundle.memory.borrowed_bytes == 0) bundle.source.reset();

@@ -40,6 +40,12 @@ struct ModelOptions {
   bool deterministic = false;
   bool load_mtp = false;
   MlaForm mla_form = MlaForm::kByCost;
+  // Drafting by the model's MTP layer or by a second model; n-gram drafts need nothing of the runtime but max_drafts.
+  DraftKind drafts = DraftKind::kNone;
+  int32_t max_drafts = 4;
+  bool adaptive_drafts = true;   // as EngineOptions has it, like the two before
+  std::string draft_path = "";   // of kModel: a GGUF file or a folder
+  float draft_accept_fixed = -1.0f;  // benchmarks only (RuntimeOptions::accept_fixed)
   // Where layers run. "auto": on the GPU if there is one, as many of them as its memory holds.
   std::string device = "cpu";    // auto, cpu, cuda
   int32_t gpu_layers = -1;       // the last layers on the GPU (llama.cpp's -ngl); -1: as many as fit; all: also the embedding
@@ -93,6 +99,7 @@ struct ModelBundle {
   Status template_error;                      // not ok: the model's own template was refused, chat_template is null
   ToolSyntax tool_syntax = ToolSyntax::kNone; // how the model writes calls: as its template prints them, unless the user knows better
   bool has_own_template = false;              // false: chat_template is ChatML by default
+  std::unique_ptr<TensorSource> draft_source;  // the same for the draft model
   std::unique_ptr<TensorSource> source;       // outlives the runtime where weights are read in place
   std::unique_ptr<StepExecutor> runtime;      // null after PlanModel
   Runtime* cpu_runtime = nullptr;             // the same, where all layers are on the CPU

@@ -129,6 +129,20 @@ int32_t BlockManager::CountForked(int32_t g, int32_t num_tokens) const {
   return std::max(0, num_tokens / group(g).block_tokens - FirstRead(g, num_tokens) / group(g).block_tokens);
 }
 
+void BlockManager::Truncate(int32_t slot, int32_t num_tokens, uint64_t last_step) {
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    BlockTable& held = Table(slot, g);
+    CHECK(num_tokens <= held.num_tokens) << num_tokens << " of " << held.num_tokens << " tokens in slot " << slot;
+    held.num_tokens = num_tokens;
+    const int32_t num_entries = CeilDiv(num_tokens, group(g).block_tokens);
+    while (held.num_entries() > num_entries) {
+      CHECK(held.num_entries() > held.num_dropped) << "slot " << slot << " goes back behind its window";
+      pools_[static_cast<size_t>(g)].Unref(held.blocks.back(), last_step);
+      held.blocks.pop_back();
+    }
+  }
+}
+
 void BlockManager::Free(int32_t slot, uint64_t last_step) {
   for (int32_t g = 0; g < num_groups(); ++g) {
     BlockTable& held = Table(slot, g);

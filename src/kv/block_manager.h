@@ -98,6 +98,9 @@ class BlockManager {
   void SetTime(int64_t now_us);
   int64_t num_evictions() const;
 
+  // Only the first `num_tokens` tokens stay; blocks behind them are given back. `last_step` is the newest step with a row
+  // of this slot. What fell out of windows was behind none of those tokens.
+  void Truncate(int32_t slot, int32_t num_tokens, uint64_t last_step);
   // Gives everything back; `last_step` is the newest step with a row of this slot.
   void Free(int32_t slot, uint64_t last_step);
   // `num_computed` tokens are in the cache: blocks that no later token reads are given back.

@@ -52,6 +52,31 @@ TEST(BlockManager, FreedBlocksWaitForTheStepInFlight) {
   EXPECT_EQ(manager.CanAllocate(1, 8), KvFit::kNow);
 }
 
+TEST(BlockManager, TruncatesToWhatIsKept) {
+  BlockManager manager({Group(6, 4), Group(6, 2, /*window=*/4)}, 2, 20);
+  Plan plan;
+  manager.Allocate(0, 9, 1, &plan.writes, &plan.copies);
+  manager.DropBehindWindow(0, 5, 1);
+  EXPECT_EQ(manager.table(0, 1).num_dropped, 1);
+  manager.Truncate(0, 9, 1);
+  EXPECT_EQ(manager.table(0, 0).num_held(), 3);
+  manager.Truncate(0, 6, 1);
+  EXPECT_EQ(manager.table(0, 0).num_tokens, 6);
+  EXPECT_EQ(manager.table(0, 0).num_held(), 2);
+  EXPECT_EQ(manager.table(0, 1).num_held(), 2);
+  EXPECT_EQ(manager.pool(0).num_pending(), 1) << "the step may still write there";
+  manager.Release(1);
+  EXPECT_EQ(manager.pool(0).num_free(), 4);
+  plan.writes.clear();
+  manager.Allocate(0, 9, 2, &plan.writes, &plan.copies);
+  EXPECT_EQ(plan.writes.size(), 1u + 2u) << "the table's entries behind the cut are written anew";
+  manager.Truncate(0, 8, 2);
+  manager.Fork(0, 1, 8, &plan.writes);
+  manager.Truncate(0, 5, 2);
+  EXPECT_EQ(manager.table(1, 0).num_held(), 2) << "the other holder keeps its blocks";
+  EXPECT_EQ(manager.pool(0).refcount(manager.table(1, 0).blocks[1]), 2);
+}
+
 TEST(BlockManager, ForksShareUntilOneWrites) {
   BlockManager manager({Group(4, 4)}, 3, 16);
   Plan plan;

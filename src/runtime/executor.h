@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "kv/plan.h"
 #include "sched/plan.h"
+#include "spec/plan.h"
 
 namespace cachalot {
 
@@ -22,6 +23,8 @@ struct ExecutorInfo {
   int32_t max_top_logprobs = 0;    // 0: any number
   int32_t max_logit_rows = 0;      // positions of one step that may ask for all logits or MTP logits
   std::vector<KvGroupInfo> kv_groups;
+  DraftKind device_drafts = DraftKind::kNone;  // what it can draft with itself
+  int32_t draft_context = 0;       // tokens in front of a sequence's first row that it needs for that, at most
   std::string kv_identity = "";    // what KV contents depend on beside the tokens: weights, KV types
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/runtime.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/fault.h"
@@ -8,13 +9,35 @@
 namespace cachalot {
 namespace {
 
+constexpr uint64_t kAcceptSeed = 77;  // of a synthetic acceptance
+
 // Positions whose logits are in memory at once: one per sequence, so that a decode step reads the head once, but not
 // without bound (256 x 150,000 x 4 bytes = 154 MB).
-int64_t LogitTile(const RuntimeOptions& options) { return std::clamp<int64_t>(options.max_seqs, 32, 256); }
+int64_t LogitTile(const RuntimeOptions& options) {
+  return std::clamp<int64_t>(int64_t{options.max_seqs} * (1 + options.max_drafts), 32, 256);
+}
+
+DrafterOptions DraftOptions(const RuntimeOptions& options, const ModelSpec& draft_spec) {
+  return {.kv_dtype = options.kv_dtype,
+          .block_tokens = options.block_tokens,
+          .max_seqs = options.max_seqs,
+          .max_context = std::min(options.max_context, draft_spec.max_context - options.max_drafts - 1),
+          .kv_tokens = options.kv_tokens,
+          .max_batch_tokens = options.max_step_tokens,
+          .max_drafts = options.max_drafts,
+          .num_threads = options.num_threads};
+}
+
+// The groups that sequences have blocks in: not that of the MTP layer where the drafter has its own for it.
+std::vector<KvGroupSpec> SequenceGroups(std::vector<KvGroupSpec> groups, const RuntimeOptions& options) {
+  if (options.drafts == DraftKind::kMtp) groups.pop_back();
+  return groups;
+}
 
 }  // namespace
 
-Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const RuntimeOptions& options) {
+Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const RuntimeOptions& options,
+                                    const ModelSpec* draft_spec) {
   Memory memory;
   const KvStoreOptions kv = {.dtype = options.kv_dtype,
                              .block_tokens = options.block_tokens,
@@ -22,7 +45,7 @@ Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const 
                              .max_context = options.max_context,
                              .capacity_tokens = options.kv_tokens,
                              .swap_tokens = options.swap_tokens};
-  memory.kv_bytes = KvStore::PlanBytes(KvGroups(spec, with_mtp), kv);
+  memory.kv_bytes = KvStore::PlanBytes(SequenceGroups(KvGroups(spec, with_mtp), options), kv);
   const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
   const int64_t tile = LogitTile(options);
   memory.workspace_bytes =
@@ -30,26 +53,45 @@ Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const 
                SampleWorkspaceBytes(spec.vocab_size)) +
       (options.max_step_tokens + tile) * row + tile * spec.vocab_size * static_cast<int64_t>(sizeof(float)) +
       (with_mtp ? (2 * options.max_step_tokens + options.max_seqs) * row : 0);
+  if (options.drafts == DraftKind::kMtp || options.drafts == DraftKind::kModel) {
+    const bool mtp = options.drafts == DraftKind::kMtp;
+    const ModelSpec& drafting = mtp ? spec : *draft_spec;
+    std::vector<KvGroupSpec> groups = KvGroups(drafting, mtp);
+    if (mtp) groups.erase(groups.begin(), groups.end() - 1);
+    const DrafterOptions own = DraftOptions(options, drafting);
+    memory.workspace_bytes += Drafter::PlanBytes(drafting, groups, mtp, own) + Drafter::WorkspaceBytes(drafting, own);
+  }
   return memory;
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, std::unique_ptr<ThreadPool> pool,
-                                                 const RuntimeOptions& options) {
+                                                 const RuntimeOptions& options, std::unique_ptr<Model> draft_model) {
   auto runtime = std::unique_ptr<Runtime>(new Runtime());
   runtime->options_ = options;
   const ModelSpec& spec = model->spec();
   const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
   const int64_t tile = LogitTile(options);
   runtime->logit_tile_ = tile;
-  ASSIGN_OR_RETURN(runtime->kv_, KvStore::Allocate(model->kv_groups(), {.dtype = options.kv_dtype,
+  ASSIGN_OR_RETURN(runtime->kv_, KvStore::Allocate(SequenceGroups(model->kv_groups(), options), {.dtype = options.kv_dtype,
                                                                          .block_tokens = options.block_tokens,
                                                                          .max_seqs = options.max_seqs,
                                                                          .max_context = options.max_context,
                                                                          .capacity_tokens = options.kv_tokens,
                                                                          .swap_tokens = options.swap_tokens}));
-  const int64_t workspace_bytes =
+  int64_t workspace_bytes =
       std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, tile, options.num_threads),
                SampleWorkspaceBytes(spec.vocab_size));
+  std::unique_ptr<DraftGraph> graph;
+  if (options.drafts == DraftKind::kMtp) graph = MakeMtpGraph(model.get());
+  if (options.drafts == DraftKind::kModel) graph = MakeModelGraph(std::move(draft_model));
+  if (graph != nullptr) {
+    const DrafterOptions own = DraftOptions(options, graph->spec());
+    workspace_bytes = std::max(workspace_bytes, Drafter::WorkspaceBytes(graph->spec(), own));
+    ASSIGN_OR_RETURN(runtime->drafter_, Drafter::Create(std::move(graph), own));
+    runtime->wants_.reserve(static_cast<size_t>(options.max_seqs));
+    runtime->drafts_.resize(static_cast<size_t>(options.max_seqs) * kMaxDrafts);
+    runtime->next_tokens_.reserve(static_cast<size_t>(options.max_step_tokens));
+  }
   ASSIGN_OR_RETURN(runtime->workspace_, Workspace::Allocate(workspace_bytes));
   ASSIGN_OR_RETURN(runtime->hidden_, Buffer::Allocate(options.max_step_tokens * row));
   ASSIGN_OR_RETURN(runtime->normed_, Buffer::Allocate(tile * row));
@@ -72,7 +114,9 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
                     .vocab_size = spec.vocab_size,
                     .num_experts = spec.moe.num_experts,
                     .max_logit_rows = options.max_logit_rows,
-                    .kv_groups = runtime->kv_.infos()};
+                    .kv_groups = runtime->kv_.infos(),
+                    .device_drafts = runtime->drafter_ ? options.drafts : DraftKind::kNone,
+                    .draft_context = runtime->drafter_ ? runtime->drafter_->context_tokens() : 0};
   runtime->row_begin_.reserve(static_cast<size_t>(options.max_seqs));
   runtime->row_order_.reserve(static_cast<size_t>(options.max_seqs));
   runtime->mla_form_ = options.deterministic ? MlaForm::kAbsorbed : options.mla_form;
@@ -96,6 +140,7 @@ Status Runtime::Launch(const StepPlan& plan) {
     slots_[static_cast<size_t>(setup.slot)].Reset(
         setup.sampling, std::span(plan.history_ids).subspan(setup.history_begin, setup.history_len),
         setup.history_num_prompt, info_.vocab_size);
+    if (drafter_) drafter_->Reset(setup.slot, std::span(plan.context_ids).subspan(setup.context_begin, setup.context_len));
   }
   for (const BlockCopy& copy : plan.block_copies) kv_.Copy(copy);
   for (const BlockWrite& write : plan.block_writes) kv_.Write(write);
@@ -103,6 +148,7 @@ Status Runtime::Launch(const StepPlan& plan) {
   result_.step_id = plan.step_id;
   pending_ = true;
   if (plan.rows.empty()) return Status::Ok();  // moves only
+  if (drafter_) MakeDrafts(plan);
   Gather(plan);
   const ModelSpec& spec = model_->spec();
   result_.expert_counts.assign(static_cast<size_t>(spec.num_moe_layers() * spec.moe.num_experts), 0);
@@ -115,6 +161,7 @@ Status Runtime::Launch(const StepPlan& plan) {
                           .hidden = hidden_.as<float>(),
                           .expert_counts = result_.expert_counts.data()});
   Output(plan);
+  if (drafter_) TellDrafter(plan);
   CHECK(workspace_.used() == 0);
   return Status::Ok();
 }
@@ -145,7 +192,8 @@ void Runtime::Gather(const StepPlan& plan) {
       spans_.push_back({.slot = row.slot, .q_begin = next, .q_len = row.q_len, .kv_len = row.num_computed + row.q_len});
       for (int32_t i = 0; i < row.q_len; ++i, ++next) {
         token_ids_[next] = row.token_begin >= 0 ? plan.token_ids[static_cast<size_t>(row.token_begin + i)]
-                                                : slots_[static_cast<size_t>(row.slot)].last_token();
+                           : i == 0 ? slots_[static_cast<size_t>(row.slot)].last_token()
+                                    : drafts_[static_cast<size_t>(row.slot * kMaxDrafts + i - 1)];
         DCHECK(token_ids_[next] >= 0 && token_ids_[next] < info_.vocab_size);
         positions_[next] = row.num_computed + i;
       }
@@ -167,7 +215,7 @@ void Runtime::Output(const StepPlan& plan) {
     any_mtp |= (row.outputs & kOutputMtp) != 0;
     const bool every = row.outputs & (kOutputAllLogits | kOutputPromptLogprobs);
     if (!every && !(row.outputs & kOutputSample)) continue;
-    for (int32_t i = every ? 0 : row.q_len - 1; i < row.q_len; ++i) wanted_.push_back({static_cast<int32_t>(r), i});
+    for (int32_t i = every ? 0 : row.q_len - 1 - row.num_drafts; i < row.q_len; ++i) wanted_.push_back({static_cast<int32_t>(r), i});
   }
   const auto num_wanted = static_cast<int64_t>(wanted_.size());
   for (int64_t begin = 0; begin < num_wanted; begin += logit_tile_) {
@@ -212,20 +260,86 @@ void Runtime::OutputPosition(const PlanRow& row, ResultRow* out, int64_t token_b
       result_.prompt_logprobs.push_back(LogprobOf({logits, vocab}, next));
     }
   }
-  if (!(row.outputs & kOutputSample) || position + 1 != row.q_len) return;
+  if ((row.outputs & kOutputSample) && position + 1 >= row.q_len - row.num_drafts && out->sampled_token < 0) {
+    SamplePosition(row, out, token_begin, position, logits);
+  }
+}
+
+// Draws the token behind the position, as if nobody had drafted one: the same draw of the same distribution. So a draft is
+// accepted with the probability that the model gives it, and what stands for a wrong one is drawn from the others. What
+// was drafted behind a wrong one is skipped.
+void Runtime::SamplePosition(const PlanRow& row, ResultRow* out, int64_t token_begin, int32_t position, float* logits) {
+  SlotState& slot = slots_[static_cast<size_t>(row.slot)];
   const bool logprobs = row.outputs & kOutputTopLogprobs;
+  const int32_t num_computed = row.num_computed + position + 1;
   top_.resize(static_cast<size_t>(logprobs ? row.num_top_logprobs : 0));
-  const SampleRowResult drawn = slots_[static_cast<size_t>(row.slot)].Sample(
-      exec_, logits, info_.vocab_size, out->num_computed, logprobs ? row.num_top_logprobs : -1, top_);
-  out->sampled_token = drawn.token_id;
-  out->sampled_logprob = drawn.logprob;
-  out->top_begin = static_cast<int32_t>(result_.top_logprobs.size());
-  out->top_len = static_cast<int32_t>(top_.size());
+  const SampleRowResult drawn = slot.Sample(exec_, logits, info_.vocab_size, num_computed, logprobs ? row.num_top_logprobs : -1, top_);
+  AcceptedToken token = {.token_id = drawn.token_id,
+                         .logprob = drawn.logprob,
+                         .top_begin = static_cast<int32_t>(result_.top_logprobs.size()),
+                         .top_len = static_cast<int32_t>(top_.size())};
   for (const TokenLogprob& entry : top_) result_.top_logprobs.push_back({entry.token_id, entry.logprob});
+  if (position + 1 < row.q_len) {
+    const int32_t draft = token_ids_[static_cast<size_t>(token_begin + position + 1)];
+    bool accepted = draft == drawn.token_id;
+    if (options_.accept_fixed >= 0) {
+      accepted = UniformAt(kAcceptSeed + static_cast<uint64_t>(row.slot), num_computed) < options_.accept_fixed;
+      if (accepted) slot.Replace(drawn.token_id, draft);
+    }
+    if (accepted) {
+      if (out->accept_len++ == 0) out->accept_begin = static_cast<int32_t>(result_.accepted.size());
+      token.token_id = draft;
+      result_.accepted.push_back(token);
+      return;
+    }
+  }
+  out->num_computed = num_computed;
+  out->sampled_token = token.token_id;
+  out->sampled_logprob = token.logprob;
+  out->top_begin = token.top_begin;
+  out->top_len = token.top_len;
+}
+
+// The tokens that its rows without any know: it drafts behind them.
+void Runtime::MakeDrafts(const StepPlan& plan) {
+  wants_.clear();
+  bool idle = false;
+  for (const PlanRow& row : plan.rows) {
+    if (row.token_begin >= 0) continue;
+    if (row.num_drafts > 0) wants_.push_back({row.slot, row.num_drafts, drafts_.data() + int64_t{row.slot} * kMaxDrafts});
+    else idle = true;
+  }
+  if (wants_.empty()) {
+    if (idle) drafter_->Idle();
+    return;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  drafter_->Draft(exec_, wants_, info_.vocab_size);
+  result_.draft_us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What each row's positions were followed by: its own tokens as far as they stay, then the sampled or the known one.
+void Runtime::TellDrafter(const StepPlan& plan) {
+  const int64_t hidden_size = model_->spec().hidden_size;
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const PlanRow& row = plan.rows[r];
+    const ResultRow& out = result_.rows[r];
+    const int32_t* tokens = token_ids_.data() + row_begin_[r];
+    const int32_t num_kept = out.num_computed - row.num_computed;
+    next_tokens_.assign(tokens + 1, tokens + num_kept);
+    const int32_t last = (row.outputs & kOutputSample) ? out.sampled_token : row.next_token;
+    if (last >= 0) next_tokens_.push_back(last);
+    float* hidden = nullptr;
+    if (drafter_->takes_hidden()) {
+      hidden = hidden_.as<float>() + row_begin_[r] * hidden_size;
+      model_->FinalNorm(exec_, hidden, num_kept, hidden);
+    }
+    drafter_->Append(exec_, row.slot, tokens[0], next_tokens_, hidden);
+  }
 }
 
 void Runtime::OutputMtp(const StepPlan& plan) {
-  CHECK(model_->has_mtp());
+  CHECK(model_->has_mtp() && options_.drafts != DraftKind::kMtp) << "logits of an MTP layer that drafts";
   const int64_t hidden_size = model_->spec().hidden_size;
   const int64_t vocab = info_.vocab_size;
   // Slot i of a sequence: hidden state at position i, token i + 1. In a row over [p, p + q) that is the hidden state

@@ -7,6 +7,7 @@
 
 #include "device/exec_context.h"
 #include "model/model.h"
+#include "runtime/drafter.h"
 #include "runtime/executor.h"
 #include "runtime/kv_store.h"
 #include "runtime/slot_state.h"
@@ -26,18 +27,25 @@ struct RuntimeOptions {
   int64_t kv_tokens = 0;        // 0: max_seqs * max_context
   int64_t swap_tokens = 0;      // of preempted sequences (PreemptionMode::kSwap)
   MlaForm mla_form = MlaForm::kByCost;
+  DraftKind drafts = DraftKind::kNone;  // kMtp: the model was loaded with its MTP layer; kModel: see Create
+  int32_t max_drafts = 0;       // of a row
+  // Benchmarks only: each draft is accepted with this probability, right or wrong, so what is generated means nothing. < 0:
+  // off.
+  float accept_fixed = -1.0f;
 };
 
 class Runtime final : public StepExecutor {
  public:
+  // draft_model: of DraftKind::kModel.
   static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<Model> model, std::unique_ptr<ThreadPool> pool,
-                                                 const RuntimeOptions& options);
+                                                 const RuntimeOptions& options, std::unique_ptr<Model> draft_model = nullptr);
 
   struct Memory {
     int64_t kv_bytes = 0;
     int64_t workspace_bytes = 0;  // scratch, activations, logits, slot state
   };
-  static Memory PlanMemory(const ModelSpec& spec, bool with_mtp, const RuntimeOptions& options);
+  static Memory PlanMemory(const ModelSpec& spec, bool with_mtp, const RuntimeOptions& options,
+                           const ModelSpec* draft_spec = nullptr);
 
   const ExecutorInfo& info() const override { return info_; }
   Status Launch(const StepPlan& plan) override;
@@ -54,6 +62,9 @@ class Runtime final : public StepExecutor {
   void Gather(const StepPlan& plan);
   // Logits of all wanted positions of the step, tile by tile, so that the head is read once for all sequences.
   void Output(const StepPlan& plan);
+  void MakeDrafts(const StepPlan& plan);
+  void TellDrafter(const StepPlan& plan);
+  void SamplePosition(const PlanRow& row, ResultRow* out, int64_t token_begin, int32_t position, float* logits);
   void OutputPosition(const PlanRow& row, ResultRow* out, int64_t token_begin, int32_t position, float* logits);
   void OutputHidden(const PlanRow& row, ResultRow* out, int64_t token_begin);
   void OutputMtp(const StepPlan& plan);
@@ -90,6 +101,11 @@ class Runtime final : public StepExecutor {
   Buffer last_hidden_;                   // [max_seqs, hidden_size]
   Buffer mtp_hidden_;                    // [max_step_tokens, hidden_size]
   Buffer mtp_out_;                       // [max_step_tokens, hidden_size]
+  // Drafting.
+  std::unique_ptr<Drafter> drafter_;     // null: drafts come with the plan, or not at all
+  std::vector<Drafter::Want> wants_;     // [max_seqs]
+  std::vector<int32_t> drafts_;          // [max_seqs, kMaxDrafts] by slot
+  std::vector<int32_t> next_tokens_;     // [max_step_tokens]
   StepResult result_;
   bool pending_ = false;
 };

@@ -32,6 +32,14 @@ void SlotState::Count(int32_t token_id, bool in_prompt) {
   (in_prompt ? counts_[index].in_prompt : counts_[index].in_output) += 1;
 }
 
+void SlotState::Replace(int32_t sampled, int32_t token_id) {
+  if (penalties_) {
+    --counts_[static_cast<size_t>(count_index_[static_cast<size_t>(sampled)])].in_output;
+    Count(token_id, /*in_prompt=*/false);
+  }
+  last_token_ = token_id;
+}
+
 SampleRowResult SlotState::Sample(const ExecContext& exec, float* logits, int32_t vocab_size, int64_t position,
                                   int32_t num_top_logprobs, std::span<TokenLogprob> top) {
   const SampleRowResult result = SampleRow(exec,

@@ -19,6 +19,9 @@ class SlotState {
   SampleRowResult Sample(const ExecContext& exec, float* logits, int32_t vocab_size, int64_t position,
                          int32_t num_top_logprobs, std::span<TokenLogprob> top);
 
+  // `token_id` in place of the token that was sampled last: for benchmarks with a synthetic acceptance.
+  void Replace(int32_t sampled, int32_t token_id);
+
   int32_t last_token() const { return last_token_; }
 
  private:

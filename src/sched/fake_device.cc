@@ -75,9 +75,9 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
     Slot& slot = slots_[static_cast<size_t>(row.slot)];
     if (slot.stopped) continue;
     if (slot.num_computed < row.num_computed) RETURN_IF_ERROR(TakePrefix(&slot, row.num_computed));
+    slot.drafts.clear();
     for (int32_t i = 0; i < row.q_len; ++i) {
-      const int32_t token =
-          row.token_begin < 0 ? slot.last_token : plan.token_ids[static_cast<size_t>(row.token_begin + i)];
+      const int32_t token = TokenOf(plan, row, slot, i);
       const int32_t position = row.num_computed + i;
       uint64_t& chain = slot.chains[static_cast<size_t>(position)];
       chain = FakeModel::Attend(position > 0 ? slot.chains[static_cast<size_t>(position - 1)] : 0,
@@ -95,6 +95,10 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
                  .position = position,
                  .last_step = plan.step_id,
                  .last_user = slot.residency};
+      }
+      if (row.token_begin < 0 && i < row.num_drafts) {
+        ASSIGN_OR_RETURN(const int32_t draft, Draft(slot, position));
+        slot.drafts.push_back(draft);
       }
     }
   }
@@ -148,11 +152,17 @@ Status FakeDevice::CheckRow(const StepPlan& plan, const PlanRow& row) {
     return Internal("slot {}: {} tokens in a context of {}", row.slot, row.num_computed + row.q_len,
                     limits_.max_context);
   }
+  if (row.num_drafts > 0 &&
+      (row.q_len != 1 + row.num_drafts || enters || (row.outputs & ~kOutputTopLogprobs) != kOutputSample)) {
+    return Internal("slot {}: {} drafts in a row of {} tokens, outputs {}", row.slot, row.num_drafts, row.q_len, row.outputs);
+  }
   if (row.token_begin < 0) {
-    if (row.q_len != 1 || enters || slot.last_token < 0)
+    if (row.q_len != 1 + row.num_drafts || enters || slot.last_token < 0)
       return Internal("slot {} has no last sampled token", row.slot);
   } else if (static_cast<size_t>(row.token_begin + row.q_len) > plan.token_ids.size()) {
     return Internal("slot {}: its tokens end behind token_ids", row.slot);
+  } else if (row.num_drafts > 0 && plan.token_ids[static_cast<size_t>(row.token_begin)] != slot.last_token) {
+    return Internal("slot {}: drafts behind a token that is not the last", row.slot);
   }
   return Status::Ok();
 }
@@ -166,6 +176,8 @@ Status FakeDevice::SetUp(const StepPlan& plan, const SlotSetup& setup) {
   if (setup.stop_len > kMaxDeviceStopIds) return Internal("slot {}: {} stop ids", setup.slot, setup.stop_len);
   slot.stop_ids.assign(plan.stop_ids.begin() + setup.stop_begin,
                        plan.stop_ids.begin() + setup.stop_begin + setup.stop_len);
+  slot.context.assign(plan.context_ids.begin() + setup.context_begin,
+                      plan.context_ids.begin() + setup.context_begin + setup.context_len);
   slot.mtp_computed = 0;
   slot.sampling = setup.sampling;
   slot.history.clear();
@@ -197,6 +209,16 @@ Status FakeDevice::TakePrefix(Slot* slot, int32_t num_tokens) {
     }
     before = slot->chains[static_cast<size_t>(p)] = cell->chain;
   }
+  const auto context_len = static_cast<int32_t>(slot->context.size());
+  if (context_len != std::min(num_tokens, limits_.draft_context)) {
+    return Internal("{} tokens of context in front of {}", context_len, num_tokens);
+  }
+  for (int32_t i = 0; i < context_len; ++i) {
+    const int32_t p = num_tokens - context_len + i;
+    if (Find(*slot, 0, p)->value != FakeModel::KvValue(slot->context[static_cast<size_t>(i)], p)) {
+      return Internal("token {} of the context is not that of position {}", i, p);
+    }
+  }
   return Status::Ok();
 }
 
@@ -217,6 +239,52 @@ Result<uint64_t> FakeDevice::Hidden(const Slot& slot, int32_t position) {
   return state;
 }
 
+int32_t FakeDevice::TokenOf(const StepPlan& plan, const PlanRow& row, const Slot& slot, int32_t i) const {
+  if (row.token_begin >= 0) return plan.token_ids[static_cast<size_t>(row.token_begin + i)];
+  return i == 0 ? slot.last_token : slot.drafts[static_cast<size_t>(i - 1)];
+}
+
+Result<int32_t> FakeDevice::Draft(const Slot& slot, int32_t position) {
+  ASSIGN_OR_RETURN(const uint64_t hidden, Hidden(slot, position));
+  const int32_t right = model_.Sample(hidden, slot.sampling, position + 1, slot.history);
+  return hidden % 3 == 0 ? (right + 1) % model_.vocab_size : right;
+}
+
+int32_t FakeDevice::Sample(const PlanRow& row, Slot* slot, ResultRow* out, StepResult* result) {
+  out->accept_begin = static_cast<int32_t>(result->accepted.size());
+  for (int32_t i = row.q_len - 1 - row.num_drafts;; ++i) {
+    const uint64_t hidden = hidden_[static_cast<size_t>(i)];
+    AcceptedToken token;
+    token.token_id = model_.Sample(hidden, slot->sampling, row.num_computed + i + 1, slot->history);
+    slot->last_token = token.token_id;
+    if (slot->sampling.has_penalties()) ++slot->history[token.token_id].in_output;
+    if (row.outputs & kOutputTopLogprobs) AddLogprobs(row, hidden, token.token_id, &token, result);
+    if (i + 1 < row.q_len && tokens_[static_cast<size_t>(i + 1)] == token.token_id) {
+      result->accepted.push_back(token);
+      ++out->accept_len;
+      continue;
+    }
+    slot->stopped =
+        std::find(slot->stop_ids.begin(), slot->stop_ids.end(), token.token_id) != slot->stop_ids.end();
+    out->sampled_token = token.token_id;
+    out->sampled_logprob = token.logprob;
+    out->top_begin = token.top_begin;
+    out->top_len = token.top_len;
+    return i;
+  }
+}
+
+void FakeDevice::AddLogprobs(const PlanRow& row, uint64_t hidden, int32_t token, AcceptedToken* out,
+                             StepResult* result) const {
+  out->logprob = model_.Logprob(hidden, token);
+  out->top_begin = static_cast<int32_t>(result->top_logprobs.size());
+  out->top_len = row.num_top_logprobs;
+  for (int32_t i = 0; i < row.num_top_logprobs; ++i) {
+    const int32_t top = model_.TopToken(hidden, i);
+    result->top_logprobs.push_back({.token_id = top, .logprob = model_.Logprob(hidden, top)});
+  }
+}
+
 Status FakeDevice::RunRow(const StepPlan& plan, const PlanRow& row, StepResult* result) {
   Slot& slot = slots_[static_cast<size_t>(row.slot)];
   if (slot.stopped) {
@@ -226,8 +294,7 @@ Status FakeDevice::RunRow(const StepPlan& plan, const PlanRow& row, StepResult* 
   tokens_.clear();
   hidden_.clear();
   for (int32_t i = 0; i < row.q_len; ++i) {
-    tokens_.push_back(row.token_begin < 0 ? slot.last_token
-                                          : plan.token_ids[static_cast<size_t>(row.token_begin + i)]);
+    tokens_.push_back(TokenOf(plan, row, slot, i));
     ASSIGN_OR_RETURN(const uint64_t hidden, Hidden(slot, row.num_computed + i));
     hidden_.push_back(hidden);
   }
@@ -235,20 +302,8 @@ Status FakeDevice::RunRow(const StepPlan& plan, const PlanRow& row, StepResult* 
   ResultRow out{.slot = row.slot, .num_computed = slot.num_computed};
 
   if (row.outputs & kOutputSample) {
-    out.sampled_token = model_.Sample(hidden_.back(), slot.sampling, slot.num_computed, slot.history);
-    slot.last_token = out.sampled_token;
-    slot.stopped =
-        std::find(slot.stop_ids.begin(), slot.stop_ids.end(), out.sampled_token) != slot.stop_ids.end();
-    if (slot.sampling.has_penalties()) ++slot.history[out.sampled_token].in_output;
-    if (row.outputs & kOutputTopLogprobs) {
-      out.sampled_logprob = model_.Logprob(hidden_.back(), out.sampled_token);
-      out.top_begin = static_cast<int32_t>(result->top_logprobs.size());
-      out.top_len = row.num_top_logprobs;
-      for (int32_t i = 0; i < row.num_top_logprobs; ++i) {
-        const int32_t token = model_.TopToken(hidden_.back(), i);
-        result->top_logprobs.push_back({.token_id = token, .logprob = model_.Logprob(hidden_.back(), token)});
-      }
-    }
+    const int32_t last = Sample(row, &slot, &out, result);
+    out.num_computed = slot.num_computed = row.num_computed + last + 1;
   }
   if (row.outputs & kOutputPromptLogprobs) {
     out.prompt_logprob_begin = static_cast<int32_t>(result->prompt_logprobs.size());

@@ -42,6 +42,8 @@ class FakeDevice {
     uint64_t residency = 0;  // a new number for each SlotSetup; 0: never set up
     int32_t num_computed = 0;
     int32_t last_token = -1;
+    std::vector<int32_t> context;  // what it was told of the tokens in front of its first row
+    std::vector<int32_t> drafts;   // that it makes itself, of the step being run
     bool stopped = false;  // last_token is a stop id: rows are skipped until the next setup
     std::vector<int32_t> stop_ids;
     int32_t mtp_computed = 0;  // num_computed and hidden state at the end of the last row with kOutputMtp
@@ -56,6 +58,12 @@ class FakeDevice {
   Status CheckRow(const StepPlan& plan, const PlanRow& row);
   Status SetUp(const StepPlan& plan, const SlotSetup& setup);
   Status RunRow(const StepPlan& plan, const PlanRow& row, StepResult* result);
+  // From the first position that samples to the one whose draft is wrong, or the last. It returns that one.
+  int32_t Sample(const PlanRow& row, Slot* slot, ResultRow* out, StepResult* result);
+  void AddLogprobs(const PlanRow& row, uint64_t hidden, int32_t token, AcceptedToken* out, StepResult* result) const;
+  int32_t TokenOf(const StepPlan& plan, const PlanRow& row, const Slot& slot, int32_t i) const;
+  // A guess at what `position` samples, wrong in one case of three.
+  Result<int32_t> Draft(const Slot& slot, int32_t position);
   // The cells of a whole block: what moves and copies handle.
   Status MoveBlock(const std::vector<Cell>& from, int32_t from_block, std::vector<Cell>* to, int32_t to_block,
                    int32_t block_tokens);

@@ -29,8 +29,12 @@ struct PlanRow {
   int32_t slot = 0;          // the sequence's place in the runtime's state, [0, max_seqs)
   int32_t q_len = 0;         // tokens computed for it in this step (an upper bound once drafts are verified)
   int32_t num_computed = 0;  // tokens of it already in the KV cache
-  int32_t token_begin =
-      -1;  // first of q_len ids in StepPlan::token_ids; -1: the runtime's last sampled token (q_len 1)
+  // Of q_len, the last ones are drafts, each a guess at the token that the position in front of it samples. A row with
+  // drafts has one other token, the last sampled one, and samples: at each position in turn, until a draft is none of
+  // what was sampled (ResultRow::accept_begin).
+  int32_t num_drafts = 0;
+  // First of q_len ids in StepPlan::token_ids. -1: the runtime's last sampled token, and drafts that it makes.
+  int32_t token_begin = -1;
   int32_t next_token = -1;  // the id that follows the row, when known (prompt log-probabilities)
   uint32_t outputs = 0;
   int32_t num_top_logprobs = 0;
@@ -49,6 +53,10 @@ struct SlotSetup {
   int32_t history_begin = 0;
   int32_t history_len = 0;
   int32_t history_num_prompt = 0;
+  // Range in StepPlan::context_ids: the tokens in front of its first row, or the last of them, for a drafter that needs
+  // them (SchedulerLimits::draft_context).
+  int32_t context_begin = 0;
+  int32_t context_len = 0;
   // Range in StepPlan::stop_ids, at most kMaxDeviceStopIds: a sampled token among these ends the sequence.
   // The runtime may then skip the slot's rows until its next setup; the host looks at all stop ids itself.
   int32_t stop_begin = 0;
@@ -68,6 +76,7 @@ struct StepPlan {
   std::vector<int32_t> token_ids;
   std::vector<int32_t> history_ids;
   std::vector<int32_t> stop_ids;
+  std::vector<int32_t> context_ids;
 
   bool operator==(const StepPlan&) const = default;
   bool empty() const { return rows.empty() && swap_outs.empty(); }
@@ -86,6 +95,7 @@ struct StepPlan {
     token_ids.clear();
     history_ids.clear();
     stop_ids.clear();
+    context_ids.clear();
   }
 };
 
@@ -94,9 +104,20 @@ struct TopLogprob {
   float logprob = 0.0f;
 };
 
+// A draft that was what its position sampled.
+struct AcceptedToken {
+  int32_t token_id = -1;
+  float logprob = 0.0f;  // this and the range as in ResultRow
+  int32_t top_begin = 0;
+  int32_t top_len = 0;
+};
+
 struct ResultRow {
   int32_t slot = 0;
-  int32_t num_computed = 0;  // tokens of the sequence in the KV cache now
+  int32_t num_computed = 0;  // tokens of the sequence in the KV cache now; drafts that were not accepted are not
+  // Range in StepResult::accepted: the tokens sampled in front of sampled_token. As many as drafts were accepted.
+  int32_t accept_begin = 0;
+  int32_t accept_len = 0;
   // -1: none was asked for, or the row was skipped because its slot had stopped. The row of a stopped slot is
   // discarded, so nothing else of it need be right.
   int32_t sampled_token = -1;
@@ -115,6 +136,8 @@ struct ResultRow {
 struct StepResult {
   uint64_t step_id = 0;
   std::vector<ResultRow> rows;  // in the order of the plan's rows
+  std::vector<AcceptedToken> accepted;
+  int64_t draft_us = 0;  // of the step's time, what making drafts took
   std::vector<TopLogprob> top_logprobs;
   std::vector<float> prompt_logprobs;
   std::vector<float> logits;
@@ -125,6 +148,8 @@ struct StepResult {
 
   void Clear() {
     rows.clear();
+    accepted.clear();
+    draft_us = 0;
     top_logprobs.clear();
     prompt_logprobs.clear();
     logits.clear();

@@ -22,7 +22,9 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
               options.enable_prefix_caching ? MakeLruPolicy : nullptr),
       step_budget_(std::min(options.max_batch_tokens, limits_.max_step_tokens)),
       max_running_(std::min(limits_.max_seqs, step_budget_)),
-      itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_) {
+      itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_),
+      drafts_(MakeDraftSource(options.drafts)),
+      depths_(options.adaptive_drafts) {
   const KvSequenceLimits alone = blocks_.SequenceLimits(std::min(options.prefill_chunk, step_budget_));
   max_q_len_ = alone.max_q_len;
   max_seq_tokens_ = alone.max_tokens;
@@ -35,6 +37,10 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
   free_slots_.reserve(max_seqs);
   for (int32_t slot = limits_.max_seqs - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   promised_.resize(limits_.kv_groups.size());
+  if (drafts_ == nullptr) return;
+  candidates_.reserve(max_seqs);
+  candidate_seqs_.reserve(max_seqs);
+  draft_ids_.resize(max_seqs * static_cast<size_t>(options_.max_drafts));
 }
 
 Status Scheduler::CanAdd(const SequenceSpec& spec) const {
@@ -136,9 +142,11 @@ std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_
   CHECK(result.rows.size() == step.rows.size())
       << result.rows.size() << " results for " << step.rows.size() << " rows";
   for (size_t i = 0; i < step.rows.size(); ++i) {
-    if (step.rows[i].seq != nullptr) step.rows[i].end = Advance(step.rows[i], result.rows[i]);
+    if (step.rows[i].seq != nullptr) step.rows[i].end = Advance(&step.rows[i], result.rows[i], result);
   }
-  itl_.Observe(step.num_prompt_tokens, now_us - std::max(step.planned_us, committed_us_));
+  const int64_t step_us = now_us - std::max(step.planned_us, committed_us_);
+  itl_.Observe(step.num_prompt_tokens, step_us);
+  if (drafts_ != nullptr) LearnFromStep(result, step_us);
   committed_us_ = now_us;
   counters_.prompt_tokens += step.num_prompt_tokens;
   counters_.decode_tokens += step.num_decode_tokens;
@@ -175,25 +183,73 @@ std::span<Sequence* const> Scheduler::Abandon() {
   return abandoned_;
 }
 
-SequenceEnd Scheduler::Advance(const ScheduledRow& scheduled, const ResultRow& row) {
-  Sequence* seq = scheduled.seq;
-  CHECK(row.slot == scheduled.slot && row.num_computed == scheduled.num_computed)
-      << "sequence " << seq->id << " in slot " << scheduled.slot << ": " << row.num_computed
+SequenceEnd Scheduler::Advance(ScheduledRow* scheduled, const ResultRow& row, const StepResult& result) {
+  Sequence* seq = scheduled->seq;
+  CHECK(row.slot == scheduled->slot && row.num_computed <= scheduled->num_computed &&
+        row.num_computed >= scheduled->num_computed - scheduled->num_drafts)
+      << "sequence " << seq->id << " in slot " << scheduled->slot << ": " << row.num_computed
       << " tokens in slot " << row.slot;
   --seq->num_in_flight;
+  if (scheduled->num_drafts > 0) TakeBackDrafts(scheduled, row);
+  SequenceEnd end = SequenceEnd::kNone;
+  if (scheduled->samples) {
+    --seq->num_sampling;
+    end = TakeTokens(scheduled, row, result);
+  } else if (row.num_computed == seq->max_total) {
+    end = SequenceEnd::kLength;  // max_tokens 0
+  }
   if (seq->state == SequenceState::kRunning) {
-    Publish(seq, row.num_computed);
+    Publish(seq, std::min(row.num_computed, seq->num_tokens()));
     DropBehindWindow(seq);
   }
-  if (scheduled.samples) {
-    --seq->num_sampling;
-    if (row.sampled_token < 0 || row.sampled_token >= limits_.vocab_size) return SequenceEnd::kBadToken;
-    seq->tokens.push_back(row.sampled_token);
+  return end;
+}
+
+// What was planned as if all drafts were right; only at depth 0, so the sequence is where it was.
+void Scheduler::TakeBackDrafts(ScheduledRow* scheduled, const ResultRow& row) {
+  Sequence* seq = scheduled->seq;
+  const int32_t num_wrong = scheduled->num_computed - row.num_computed;
+  const int32_t num_right = scheduled->num_drafts - num_wrong;
+  CHECK(row.accept_len == num_right) << "sequence " << seq->id << ": " << row.accept_len << " tokens of " << num_right
+                                     << " drafts";
+  depths_.ObserveRow(&seq->draft_record, scheduled->num_drafts, num_right);
+  ++counters_.draft_rows;
+  counters_.draft_tokens += scheduled->num_drafts;
+  counters_.accepted_tokens += num_right;
+  for (int32_t i = 0; i < num_right; ++i) ++counters_.accepted_by_position[static_cast<size_t>(i)];
+  if (num_wrong == 0) return;
+  counters_.decode_tokens -= num_wrong;
+  scheduled->num_computed -= num_wrong;
+  scheduled->num_new -= num_wrong;
+  seq->num_computed -= num_wrong;
+  seq->num_reported -= num_wrong;
+  blocks_.Truncate(seq->slot, seq->num_computed, seq->last_step);
+}
+
+// Accepted drafts, then what was sampled behind them, until the sequence ends.
+SequenceEnd Scheduler::TakeTokens(ScheduledRow* scheduled, const ResultRow& row, const StepResult& result) {
+  Sequence* seq = scheduled->seq;
+  ++counters_.sampling_rows;
+  for (int32_t i = 0; i <= row.accept_len; ++i) {
+    const int32_t token =
+        i < row.accept_len ? result.accepted[static_cast<size_t>(row.accept_begin + i)].token_id : row.sampled_token;
+    if (token < 0 || token >= limits_.vocab_size) return SequenceEnd::kBadToken;
+    seq->tokens.push_back(token);
+    ++scheduled->num_sampled;
+    ++counters_.sampled_tokens;
     const auto& stops = seq->spec.stop_ids;
-    if (std::find(stops.begin(), stops.end(), row.sampled_token) != stops.end()) return SequenceEnd::kStop;
-    return seq->num_tokens() == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) return SequenceEnd::kStop;
+    if (seq->num_tokens() == seq->max_total) return SequenceEnd::kLength;
   }
-  return row.num_computed == seq->max_total ? SequenceEnd::kLength : SequenceEnd::kNone;  // max_tokens 0
+  return SequenceEnd::kNone;
+}
+
+// Steps with prompts in them say nothing about decoding.
+void Scheduler::LearnFromStep(const StepResult& result, int64_t step_us) {
+  const PlannedStep& step = InFlight(0);
+  if (step.num_prompt_tokens > 0 || step.num_decode_tokens == 0) return;
+  depths_.ObserveStep(step.num_decode_tokens, drafts_->on_device() ? step.num_drafted : 0,
+                      drafts_->on_device() ? step.max_drafts : 0, step_us, result.draft_us);
 }
 
 // The tokens of the first num_computed positions are known, and computed in steps that are committed.

@@ -7,6 +7,7 @@
 // allocates nothing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "sched/scheduler_options.h"
 #include "sched/scheduler_trace.h"
 #include "sched/sequence.h"
+#include "spec/draft_source.h"
 
 namespace cachalot {
 
@@ -29,8 +31,10 @@ struct ScheduledRow {
   Sequence* seq =
       nullptr;  // null: it was removed while the step was in flight, and what the row brings is discarded
   int32_t slot = 0;
-  int32_t num_computed = 0;  // after the row
+  int32_t num_computed = 0;  // after the row; until Commit as if all its drafts were right
+  int32_t num_drafts = 0;
   bool samples = false;
+  int32_t num_sampled = 0;  // tokens that Commit appended; the last is ResultRow::sampled_token, unless it ended before
   // Of its positions, those that were never reported before (the last ones). After a preemption this is 0
   // until all that was lost is computed again; a row with logits or prompt log-probabilities is wholly new or
   // not at all.
@@ -47,7 +51,13 @@ struct SchedulerCounters {
   int64_t cache_query_tokens = 0;  // of their prompts
   int64_t cache_hit_tokens = 0;    // of them, those that came from the prefix cache
   int64_t prompt_tokens = 0;       // in committed steps: of prompts, or of what is computed again
-  int64_t decode_tokens = 0;
+  int64_t decode_tokens = 0;       // computed for sequences that decode, and not undone
+  int64_t draft_rows = 0;          // rows with drafts,
+  int64_t draft_tokens = 0;        // the drafts in them,
+  int64_t accepted_tokens = 0;     // and those that were right,
+  std::array<int64_t, kMaxDrafts> accepted_by_position = {};  // by their place
+  int64_t sampling_rows = 0;       // rows that brought tokens,
+  int64_t sampled_tokens = 0;      // and how many
 };
 
 class Scheduler {
@@ -98,7 +108,9 @@ class Scheduler {
   void ReserveFor(StepPlan* plan) const;
   void Displace(StepPlan* plan);
   void ShareBudget();
+  void ChooseDrafts();
   void GrantMemory(StepPlan* plan);
+  void GrantDrafts(StepPlan* plan);
   void AddRunningRows(StepPlan* plan);
   void Admit(StepPlan* plan);
 
@@ -127,7 +139,10 @@ class Scheduler {
 
   void ExtendKeys(Sequence* seq, int32_t num_tokens) const;
   void Publish(Sequence* seq, int32_t num_computed);
-  SequenceEnd Advance(const ScheduledRow& scheduled, const ResultRow& row);
+  SequenceEnd Advance(ScheduledRow* scheduled, const ResultRow& row, const StepResult& result);
+  SequenceEnd TakeTokens(ScheduledRow* scheduled, const ResultRow& row, const StepResult& result);
+  void TakeBackDrafts(ScheduledRow* scheduled, const ResultRow& row);
+  void LearnFromStep(const StepResult& result, int64_t step_us);
   void DropBehindWindow(Sequence* seq);
   void Preempt(Sequence* seq, StepPlan* plan);
   void LeaveSlot(Sequence* seq);
@@ -155,6 +170,8 @@ class Scheduler {
     int64_t planned_us = 0;
     int32_t num_prompt_tokens = 0;
     int32_t num_decode_tokens = 0;
+    int32_t num_drafted = 0;  // rows with drafts
+    int32_t max_drafts = 0;   // the most in one row
     std::vector<ScheduledRow> rows;
   };
   PlannedStep& InFlight(int32_t age) {
@@ -166,6 +183,8 @@ class Scheduler {
   int32_t num_in_flight_ = 0;
   std::vector<Sequence*> abandoned_;
   ItlBudget itl_;
+  const std::unique_ptr<DraftSource> drafts_;  // null: none
+  DepthController depths_;
   int64_t committed_us_ = 0;  // the last step
 
   // While planning.
@@ -173,6 +192,9 @@ class Scheduler {
   int64_t now_us_ = 0;
   int32_t budget_left_ = 0;
   int32_t logit_rows_left_ = 0;
+  std::vector<DraftCandidate> candidates_;  // [sequences that can be drafted for]
+  std::vector<Sequence*> candidate_seqs_;
+  std::vector<int32_t> draft_ids_;          // [max_seqs, max_drafts] by slot
   std::vector<int64_t>
       promised_;  // [groups] blocks that running sequences still need for the tokens they hold
 };

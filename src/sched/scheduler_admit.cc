@@ -141,6 +141,7 @@ int32_t Scheduler::CountShared(int32_t group, const Sequence& seq, const Start& 
 
 void Scheduler::Enter(Sequence* seq, const Start& start, StepPlan* plan) {
   seq->state = SequenceState::kRunning;
+  seq->num_drafts = 0;
   seq->slot = free_slots_.back();
   free_slots_.pop_back();
   if (seq->wants_logits()) ++num_running_logits_;
@@ -164,6 +165,10 @@ void Scheduler::Enter(Sequence* seq, const Start& start, StepPlan* plan) {
   setup.stop_begin = static_cast<int32_t>(plan->stop_ids.size());
   setup.stop_len = static_cast<int32_t>(std::min<size_t>(stops.size(), kMaxDeviceStopIds));
   plan->stop_ids.insert(plan->stop_ids.end(), stops.begin(), stops.begin() + setup.stop_len);
+  setup.context_begin = static_cast<int32_t>(plan->context_ids.size());
+  setup.context_len = std::min(seq->num_computed, limits_.draft_context);
+  const auto context_end = seq->tokens.begin() + seq->num_computed;
+  plan->context_ids.insert(plan->context_ids.end(), context_end - setup.context_len, context_end);
   plan->setups.push_back(std::move(setup));
 }
 

@@ -1,5 +1,7 @@
 #include "sched/scheduler_options.h"
 
+#include "spec/draft_source.h"
+
 namespace cachalot {
 
 Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptions& options) {
@@ -20,6 +22,15 @@ Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptio
   RETURN_IF_ERROR(at_least_one("vocab_size", limits.vocab_size));
   if (limits.depth < 0 || limits.depth > 1) {
     return InvalidArgument("the executor's depth is {}: must be 0 or 1", limits.depth);
+  }
+  if (options.drafts != DraftKind::kNone && limits.depth > 0) {
+    return Unsupported("drafts '{}': this executor plans a step ahead (depth {}) and verifies none",
+                       DraftKindName(options.drafts), limits.depth);
+  }
+  const bool host_drafts = options.drafts == DraftKind::kNone || options.drafts == DraftKind::kNgram;
+  if (!host_drafts && options.drafts != limits.device_drafts) {
+    return InvalidArgument("drafts '{}': the executor was set up for '{}'", DraftKindName(options.drafts),
+                           DraftKindName(limits.device_drafts));
   }
   for (const KvGroupInfo& group : limits.kv_groups) {
     if (group.block_tokens < 1 || group.num_blocks < 1 || group.window < 0) {

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "kv/plan.h"
+#include "spec/plan.h"
 
 namespace cachalot {
 
@@ -22,6 +23,8 @@ struct SchedulerLimits {
   int32_t depth = 0;  // steps in flight while the next is planned: 0 or 1
   std::vector<KvGroupInfo> kv_groups;
   std::string kv_identity = "";  // what else KV contents depend on: weights, KV types
+  DraftKind device_drafts = DraftKind::kNone;  // what the executor was set up to draft with
+  int32_t draft_context = 0;     // tokens in front of a sequence's first row that it wants to know for that
 };
 
 enum class PreemptionMode {
@@ -41,6 +44,9 @@ struct SchedulerOptions {
   // A newcomer waits while a running sequence computes so many tokens, or more, that it could take over then.
   int32_t await_prefix_tokens = 256;
   PreemptionMode preemption = PreemptionMode::kRecompute;
+  DraftKind drafts = DraftKind::kNone;
+  int32_t max_drafts = 4;      // of one sequence in a step
+  bool adaptive_drafts = true;  // only where they pay (spec/depth_controller.h); false: always max_drafts
 };
 
 struct SchedulerKnob {
@@ -57,6 +63,7 @@ inline constexpr SchedulerKnob kSchedulerKnobs[] = {
     {"itl_target_us", "us", 0, 1 << 30, &SchedulerOptions::itl_target_us},
     {"min_prompt_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::min_prompt_tokens},
     {"await_prefix_tokens", "tokens", 1, 1 << 30, &SchedulerOptions::await_prefix_tokens},
+    {"max_drafts", "tokens", 1, kMaxDrafts, &SchedulerOptions::max_drafts},
     {"reserve_blocks_per_seq", "blocks", 0, 1 << 10, &SchedulerOptions::reserve_blocks_per_seq},
 };
 

@@ -18,6 +18,7 @@ void Scheduler::Plan(StepPlan* plan, int64_t now_us) {
   step_->step_id = plan->step_id;
   step_->planned_us = now_us;
   step_->num_prompt_tokens = step_->num_decode_tokens = 0;
+  step_->num_drafted = step_->max_drafts = 0;
   step_->rows.clear();
   budget_left_ = step_budget_;
   logit_rows_left_ = limits_.max_logit_rows;
@@ -25,6 +26,7 @@ void Scheduler::Plan(StepPlan* plan, int64_t now_us) {
   Displace(plan);
   ShareBudget();
   GrantMemory(plan);
+  GrantDrafts(plan);
   AddRunningRows(plan);
   Admit(plan);
 
@@ -43,6 +45,7 @@ void Scheduler::ReserveFor(StepPlan* plan) const {
   plan->token_ids.reserve(static_cast<size_t>(step_budget_));
   plan->block_writes.reserve(max_writes);
   plan->block_copies.reserve(max_rows * limits_.kv_groups.size());
+  plan->context_ids.reserve(max_rows * static_cast<size_t>(limits_.draft_context));
   plan->setups.reserve(max_rows);
   plan->stop_ids.reserve(max_rows * static_cast<size_t>(kMaxDeviceStopIds));
 }
@@ -51,11 +54,36 @@ void Scheduler::ReserveFor(StepPlan* plan) const {
 // beside them is bounded, so that it does not last too long.
 void Scheduler::ShareBudget() {
   for (Sequence* seq : running_) {
+    seq->num_drafts = 0;
     if (seq->device_has_last_token) Take(seq);
   }
+  if (drafts_ != nullptr) ChooseDrafts();
   if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens());
   for (Sequence* seq : running_) {
     if (!seq->device_has_last_token) Take(seq);
+  }
+}
+
+// At most half of what is left when everyone who runs has a token goes to drafts.
+void Scheduler::ChooseDrafts() {
+  candidates_.clear();
+  candidate_seqs_.clear();
+  int32_t num_decoding = 0;
+  const int32_t room = std::max(0, (budget_left_ - num_running()) / 2);
+  for (Sequence* seq : running_) {
+    if (!seq->device_has_last_token || seq->q_len == 0) continue;
+    ++num_decoding;
+    // The last token that may be generated is never computed; logits of every position must be of tokens that stay.
+    const int32_t most = std::min({options_.max_drafts, seq->max_total - seq->num_computed - 2, max_q_len_ - 1, room});
+    if (most <= 0 || seq->wants_logits()) continue;
+    const std::span<int32_t> ids(draft_ids_.data() + seq->slot * options_.max_drafts, static_cast<size_t>(most));
+    candidates_.push_back({.record = &seq->draft_record, .available = drafts_->Propose(seq->tokens, ids)});
+    candidate_seqs_.push_back(seq);
+  }
+  depths_.Choose(candidates_, num_decoding, room);
+  for (size_t i = 0; i < candidates_.size(); ++i) {
+    candidate_seqs_[i]->num_drafts = candidates_[i].depth;
+    budget_left_ -= candidates_[i].depth;
   }
 }
 
@@ -105,6 +133,21 @@ void Scheduler::GrantMemory(StepPlan* plan) {
   }
 }
 
+// When everyone has the memory that it needs: drafts take none from anybody.
+void Scheduler::GrantDrafts(StepPlan* plan) {
+  if (candidates_.empty()) return;
+  for (Sequence* seq : running_) {
+    if (seq->num_drafts == 0) continue;
+    const int32_t num_tokens = seq->num_computed + seq->q_len + seq->num_drafts;
+    if (seq->q_len == 0 || blocks_.CanAllocate(seq->slot, num_tokens) != KvFit::kNow) {
+      seq->num_drafts = 0;
+      continue;
+    }
+    blocks_.Allocate(seq->slot, num_tokens, plan->step_id, &plan->block_writes, &plan->block_copies);
+    seq->q_len += seq->num_drafts;
+  }
+}
+
 void Scheduler::AddRunningRows(StepPlan* plan) {
   for (const bool decodes : {true, false}) {
     for (Sequence* seq : running_) {
@@ -117,14 +160,24 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
   const SequenceSpec& spec = seq->spec;
   const int32_t end = seq->num_computed + seq->q_len;
   const bool is_new = seq->num_computed >= seq->num_reported;
-  PlanRow row{.slot = seq->slot, .q_len = seq->q_len, .num_computed = seq->num_computed};
-  if (!seq->device_has_last_token) {
+  PlanRow row{.slot = seq->slot, .q_len = seq->q_len, .num_computed = seq->num_computed, .num_drafts = seq->num_drafts};
+  const int32_t known_end = end - seq->num_drafts;
+  if (seq->num_drafts > 0) {
+    if (!drafts_->on_device()) {
+      row.token_begin = static_cast<int32_t>(plan->token_ids.size());
+      plan->token_ids.push_back(seq->tokens.back());
+      const auto ids = draft_ids_.begin() + seq->slot * options_.max_drafts;
+      plan->token_ids.insert(plan->token_ids.end(), ids, ids + seq->num_drafts);
+    }
+    ++step_->num_drafted;
+    step_->max_drafts = std::max(step_->max_drafts, seq->num_drafts);
+  } else if (!seq->device_has_last_token) {
     row.token_begin = static_cast<int32_t>(plan->token_ids.size());
     plan->token_ids.insert(plan->token_ids.end(), seq->tokens.begin() + seq->num_computed,
                            seq->tokens.begin() + end);
   }
   if (end < seq->num_tokens()) row.next_token = seq->tokens[static_cast<size_t>(end)];
-  const bool samples = end == seq->num_total() && seq->num_total() < seq->max_total;
+  const bool samples = known_end == seq->num_total() && seq->num_total() < seq->max_total;
   if (samples) {
     row.outputs |= kOutputSample;
     if (spec.num_top_logprobs >= 0) {
@@ -141,6 +194,7 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
   step_->rows.push_back({.seq = seq,
                          .slot = seq->slot,
                          .num_computed = end,
+                         .num_drafts = seq->num_drafts,
                          .samples = samples,
                          .num_new = std::max(0, end - std::max(seq->num_computed, seq->num_reported))});
   (seq->device_has_last_token ? step_->num_decode_tokens : step_->num_prompt_tokens) += seq->q_len;

@@ -14,7 +14,7 @@ namespace {
 // Every output equals the undisturbed one (or a prefix of it, when
 // cancelled), every block comes back, and everybody finishes.
 TEST(SchedulerStress, RandomTraffic) {
-  int64_t recomputes = 0, swaps = 0, forks = 0, hits = 0, rows = 0;
+  int64_t recomputes = 0, swaps = 0, forks = 0, hits = 0, rows = 0, drafts = 0, accepted = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 rng(seed);
     const auto random = [&](int low, int high) { return std::uniform_int_distribution<int>(low, high)(rng); };
@@ -37,6 +37,13 @@ TEST(SchedulerStress, RandomTraffic) {
     options.await_prefix_tokens = random(1, 40);
     options.preemption = random(0, 1) == 0 ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
     for (KvGroupInfo& group : limits.kv_groups) group.num_swap_blocks = random(0, 30);
+    if (limits.depth == 0 && seed % 3 != 0) {
+      options.drafts = seed % 3 == 1 ? DraftKind::kMtp : DraftKind::kNgram;
+      limits.device_drafts = DraftKind::kMtp;
+      limits.draft_context = random(0, 1) * 8;
+      options.max_drafts = random(1, 6);
+      options.adaptive_drafts = random(0, 3) == 0;
+    }
     if (random(0, 1) == 0) options.itl_target_us = random(1, 2000);
     const char* policy = std::array{"fcfs", "priority", "fair"}[static_cast<size_t>(random(0, 2))];
     SchedulerDriver driver(limits, options, policy);
@@ -97,6 +104,8 @@ TEST(SchedulerStress, RandomTraffic) {
     recomputes += driver.scheduler().counters().recomputes;
     swaps += driver.scheduler().counters().swaps;
     hits += driver.scheduler().counters().cache_hit_tokens;
+    drafts += driver.scheduler().counters().draft_tokens;
+    accepted += driver.scheduler().counters().accepted_tokens;
     const auto replayed = ReplayTrace(trace, limits, options, *MakeSchedulingPolicy(policy));
     ASSERT_TRUE(replayed.ok() && *replayed == driver.plans) << "seed " << seed;
   }
@@ -105,6 +114,8 @@ TEST(SchedulerStress, RandomTraffic) {
   EXPECT_GT(forks, 1000);
   EXPECT_GT(hits, 3000);
   EXPECT_GT(rows, 30000);
+  EXPECT_GT(drafts, 5000);
+  EXPECT_GT(accepted, 2000);
 }
 
 }  // namespace

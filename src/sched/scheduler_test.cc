@@ -288,6 +288,69 @@ TEST(Scheduler, PlansNothingBeyondMaxTokensOrTheContext) {
   }
 }
 
+SchedulerLimits DraftingLimits(int32_t num_blocks = 64) {
+  SchedulerLimits limits = TestLimits(num_blocks);
+  limits.device_drafts = DraftKind::kMtp;
+  return limits;
+}
+
+TEST(Scheduler, DraftsNeverReachBeyondTheEnd) {
+  for (const DraftKind kind : {DraftKind::kMtp, DraftKind::kNgram}) {
+    SchedulerDriver driver(DraftingLimits(), {.drafts = kind, .max_drafts = 6, .adaptive_drafts = false});
+    std::map<uint64_t, std::vector<int32_t>> expected;
+    for (const int32_t max_tokens : {1, 2, 3, 20, 1000}) {
+      const auto prompt = TestPrompt(115 - max_tokens % 1000, max_tokens);
+      const auto tokens = driver.model().Generate(prompt, {}, std::min(max_tokens, 128 - static_cast<int32_t>(prompt.size())));
+      expected[driver.Add(TestSpec(prompt, max_tokens))] = tokens;
+    }
+    driver.Run();  // the device checks each row
+    EXPECT_EQ(driver.done, expected);
+    const SchedulerCounters& counters = driver.scheduler().counters();
+    EXPECT_EQ(counters.sampled_tokens, 1 + 2 + 3 + 20 + 13);
+    EXPECT_EQ(counters.sampled_tokens, counters.sampling_rows + counters.accepted_tokens);
+    if (kind == DraftKind::kMtp) EXPECT_GT(counters.accepted_tokens, 10);
+  }
+}
+
+// What the undisturbed ones just hold is enough with drafts too.
+TEST(Scheduler, DraftsPreemptNobody) {
+  SchedulerDriver driver(DraftingLimits(/*num_blocks=*/20),
+                         {.reserve_blocks_per_seq = 0, .drafts = DraftKind::kMtp, .max_drafts = 6, .adaptive_drafts = false});
+  std::map<uint64_t, std::vector<int32_t>> expected;
+  for (int32_t i = 0; i < 2; ++i) {
+    const auto tokens = driver.model().Generate(TestPrompt(10, i), {}, 30);
+    expected[driver.Add(TestSpec(TestPrompt(10, i), 30))] = tokens;
+  }
+  driver.Run();
+  EXPECT_EQ(driver.done, expected);
+  EXPECT_EQ(driver.scheduler().num_preemptions(), 0);
+  EXPECT_GT(driver.scheduler().counters().accepted_tokens, 10);
+}
+
+TEST(Scheduler, DraftsLeavePromptsTheirBudget) {
+  SchedulerDriver driver(DraftingLimits(), {.max_batch_tokens = 10, .drafts = DraftKind::kMtp, .max_drafts = 6, .adaptive_drafts = false});
+  for (int32_t i = 0; i < 3; ++i) driver.Add(TestSpec(TestPrompt(3, i), 60));
+  for (int i = 0; i < 4; ++i) driver.Step();
+  const uint64_t late = driver.Add(TestSpec(TestPrompt(20, 7), 1));
+  int steps = 0;
+  while (driver.done.count(late) == 0 && driver.Step()) ++steps;
+  EXPECT_LE(steps, 6) << "at least 4 tokens of its prompt in each step";
+  driver.Run();
+}
+
+TEST(Scheduler, DraftsMustBePossible) {
+  const auto error = [](SchedulerLimits limits, SchedulerOptions options) {
+    return CheckSchedulerOptions(limits, options).message();
+  };
+  EXPECT_EQ(error(DraftingLimits(), {.drafts = DraftKind::kMtp}), "");
+  EXPECT_EQ(error(TestLimits(), {.drafts = DraftKind::kNgram}), "");
+  EXPECT_EQ(error(TestLimits(), {.drafts = DraftKind::kMtp}), "drafts 'mtp': the executor was set up for 'none'");
+  EXPECT_EQ(error(TestLimits(), {.max_drafts = 17}), "max_drafts is 17 tokens: must be in 1..16");
+  SchedulerLimits ahead = TestLimits();
+  ahead.depth = 1;
+  EXPECT_NE(error(ahead, {.drafts = DraftKind::kNgram}).find("plans a step ahead"), std::string::npos);
+}
+
 // Many requests with one long beginning that come together: it is computed once.
 TEST(Scheduler, NewcomersWaitForAPrefixThatIsBeingComputed) {
   for (int32_t depth : {0, 1}) {

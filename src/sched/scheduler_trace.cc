@@ -41,6 +41,8 @@ void SchedulerTrace::Committed(const StepResult& result, int64_t now_us) {
   event.kind = SchedulerEvent::kCommit;
   event.now_us = now_us;
   event.rows = result.rows;
+  event.accepted = result.accepted;
+  event.draft_us = result.draft_us;
 }
 
 void SchedulerTrace::Abandoned() {
@@ -50,7 +52,8 @@ void SchedulerTrace::Abandoned() {
 namespace {
 
 bool IsResultOf(const PlanRow& planned, const ResultRow& row) {
-  return row.slot == planned.slot && row.num_computed == planned.num_computed + planned.q_len;
+  const int32_t most = planned.num_computed + planned.q_len;
+  return row.slot == planned.slot && row.num_computed <= most && row.num_computed >= most - planned.num_drafts;
 }
 
 }  // namespace
@@ -102,6 +105,8 @@ Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, Scheduler
         StepResult result;
         result.step_id = plan.step_id;
         result.rows = event.rows;
+        result.accepted = event.accepted;
+        result.draft_us = event.draft_us;
         in_flight.erase(in_flight.begin());
         scheduler->Commit(result, event.now_us);
         break;

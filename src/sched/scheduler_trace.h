@@ -25,7 +25,9 @@ struct SchedulerEvent {
   uint64_t seq_id = 0;               // kAdd, kRemove, kContinue
   uint64_t fork_of = 0;              // kAdd; 0: none
   SequenceSpec spec = {};            // kAdd
-  std::vector<ResultRow> rows = {};  // kCommit
+  std::vector<ResultRow> rows = {};  // kCommit, as the next two
+  std::vector<AcceptedToken> accepted = {};
+  int64_t draft_us = 0;
   int32_t num_kept = 0;              // kContinue
   std::vector<int32_t> tokens = {};  // kContinue
 };

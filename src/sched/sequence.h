@@ -12,6 +12,7 @@
 #include "kv/block_key.h"
 #include "kv/block_table.h"
 #include "sample/plan.h"
+#include "spec/depth_controller.h"
 
 namespace cachalot {
 
@@ -73,7 +74,9 @@ struct Sequence {
   SwappedTables swapped;               // while it waits: what it had computed, on the host
   bool device_has_last_token = false;  // the runtime sampled the last token in this slot
   uint64_t last_step = 0;              // newest step with a row of this sequence
-  int32_t q_len = 0;                   // its share of the step being planned
+  int32_t q_len = 0;                   // its share of the step being planned, drafts included
+  int32_t num_drafts = 0;              // of them
+  DraftRecord draft_record;
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - num_prompt; }

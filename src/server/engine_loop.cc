@@ -287,6 +287,16 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   metrics_->preemptions->AdvanceTo(static_cast<uint64_t>(stats.preemptions));
   metrics_->prefix_queries->AdvanceTo(static_cast<uint64_t>(stats.cache_query_tokens));
   metrics_->prefix_hits->AdvanceTo(static_cast<uint64_t>(stats.cache_hit_tokens));
+  metrics_->draft_rows->AdvanceTo(static_cast<uint64_t>(stats.draft_rows));
+  metrics_->draft_tokens->AdvanceTo(static_cast<uint64_t>(stats.draft_tokens));
+  metrics_->accepted_tokens->AdvanceTo(static_cast<uint64_t>(stats.accepted_tokens));
+  metrics_->AddDraftPositions(stats.accepted_by_position.size());
+  for (size_t i = 0; i < stats.accepted_by_position.size(); ++i) {
+    metrics_->accepted_by_position[i]->AdvanceTo(static_cast<uint64_t>(stats.accepted_by_position[i]));
+  }
+  if (stats.sampling_rows > 0) {
+    metrics_->tokens_per_step->Set(static_cast<double>(stats.sampled_tokens) / static_cast<double>(stats.sampling_rows));
+  }
   metrics_->step_prompt_tokens->Observe(stats.step_prompt_tokens);
   metrics_->step_decode_tokens->Observe(stats.step_decode_tokens);
   metrics_->running->Set(stats.running);

@@ -33,6 +33,13 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
   steps = r->AddCounter("cachalot:engine_steps_total", "Steps of the engine.");
   preemptions = r->AddCounter("cachalot:preemptions_total", "Requests put back because KV memory ran out.");
   r->Alias("cachalot:preemptions_total", "vllm:num_preemptions_total");
+  draft_rows = r->AddCounter("cachalot:spec_decode_num_drafts_total", "Times that tokens were drafted for a sequence.");
+  r->Alias("cachalot:spec_decode_num_drafts_total", "vllm:spec_decode_num_drafts_total");
+  draft_tokens = r->AddCounter("cachalot:spec_decode_num_draft_tokens_total", "Tokens that were drafted.");
+  r->Alias("cachalot:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_draft_tokens_total");
+  accepted_tokens = r->AddCounter("cachalot:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right.");
+  r->Alias("cachalot:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_accepted_tokens_total");
+  tokens_per_step = r->AddGauge("cachalot:tokens_per_sequence_step", "Tokens that a step brings a sequence that decodes, on average so far.");
   prompt_tokens = r->AddCounter("cachalot:prompt_tokens_total", "Prompt tokens of requests that were begun.");
   r->Alias("cachalot:prompt_tokens_total", "vllm:prompt_tokens_total");
   generation_tokens = r->AddCounter("cachalot:generation_tokens_total", "Tokens generated.");
@@ -80,6 +87,15 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
   rejected_queue_full = rejected("queue_full");
   rejected_draining = rejected("draining");
   slow_readers = r->AddCounter("cachalot:slow_readers_total", "Streams ended because the client did not read.");
+}
+
+void ServerMetrics::AddDraftPositions(size_t count) {
+  const char* name = "cachalot:spec_decode_num_accepted_tokens_per_pos_total";
+  for (size_t i = accepted_by_position.size(); i < count; ++i) {
+    accepted_by_position.push_back(registry->AddCounter(name, "Drafted tokens that were right, by their place in the draft.",
+                                                        {{"position", std::to_string(i)}}));
+    if (i == 0) registry->Alias(name, "vllm:spec_decode_num_accepted_tokens_per_pos_total");
+  }
 }
 
 Counter* ServerMetrics::Requests(const std::string& path, int status) {

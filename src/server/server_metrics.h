@@ -24,6 +24,13 @@ struct ServerMetrics {
   Counter* preemptions;
   Counter* prefix_queries;
   Counter* prefix_hits;
+  // Of speculation. By the draft's place in its row: there once the engine drafts.
+  Counter* draft_rows;
+  Counter* draft_tokens;
+  Counter* accepted_tokens;
+  std::vector<Counter*> accepted_by_position;
+  Gauge* tokens_per_step;
+  void AddDraftPositions(size_t count);
   Counter* prompt_tokens;
   Counter* generation_tokens;
   Histogram* step_seconds;

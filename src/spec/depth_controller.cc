@@ -1,0 +1,123 @@
+#include "spec/depth_controller.h"
+
+#include <algorithm>
+
+namespace cachalot {
+namespace {
+
+constexpr double kForgetAll = 0.995;        // per try, over all sequences
+constexpr float kForgetOwn = 0.97f;         // per try, of one sequence
+constexpr float kFade = 0.99f;              // per step without any
+constexpr double kOwnPrior = 3;             // tries that speak for its being like the others
+constexpr double kMostAcceptance = 0.98;
+constexpr double kLeastWorth = 0.02;        // tokens that a draft must promise
+constexpr int32_t kBaselineSteps = 3;       // measured before the first draft
+
+}  // namespace
+
+double DepthController::Acceptance(const DraftRecord& record, int32_t depth) const {
+  const double all = by_depth_[static_cast<size_t>(depth)].rate();
+  const double own = (record.accepted + kOwnPrior * all) / (record.expected + kOwnPrior * all);
+  return std::min(kMostAcceptance, all * own);
+}
+
+void DepthController::ObserveRow(DraftRecord* record, int32_t num_drafts, int32_t num_accepted) {
+  for (int32_t depth = 0; depth < std::min(num_drafts, num_accepted + 1); ++depth) {
+    const double accepted = depth < num_accepted ? 1 : 0;
+    Tries& all = by_depth_[static_cast<size_t>(depth)];
+    record->accepted = record->accepted * kForgetOwn + static_cast<float>(accepted);
+    record->expected = record->expected * kForgetOwn + static_cast<float>(all.rate());
+    all.accepted = all.accepted * kForgetAll + accepted;
+    all.tried = all.tried * kForgetAll + 1;
+    // A rate of 0 would let nothing tell sequences apart.
+    all.accepted = std::max(all.accepted, 0.01 * all.tried);
+  }
+}
+
+void DepthController::ObserveStep(int32_t num_tokens, int32_t num_drafted, int32_t num_passes, int64_t step_us,
+                                  int64_t draft_us) {
+  step_cost_.Observe(num_tokens, static_cast<double>(std::max<int64_t>(0, step_us - draft_us)));
+  if (num_passes > 0) pass_cost_.Observe(num_drafted, static_cast<double>(draft_us) / num_passes);
+}
+
+void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
+  for (DraftCandidate& candidate : candidates) candidate.depth = 0;
+  if (candidates.empty() || max_drafts <= 0) return;
+  if (!adaptive_) return ChooseAll(candidates, max_drafts);
+  const bool wants_baseline = step_cost_.count(num_rows) < kBaselineSteps || steps_with_ >= kBaselineEvery;
+  if (!wants_baseline) ChooseBest(candidates, num_rows, max_drafts);
+  for (DraftCandidate& candidate : candidates) {
+    if (candidate.depth > 0) continue;
+    candidate.record->accepted *= kFade;
+    candidate.record->expected *= kFade;
+  }
+  const bool drafts = std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
+  if (drafts) {
+    ++steps_with_;
+    steps_without_ = 0;
+    probe_every_ = kProbeFirst;
+    return;
+  }
+  steps_with_ = 0;
+  if (++steps_without_ < probe_every_ || wants_baseline) return;
+  steps_without_ = 0;
+  probe_every_ = std::min(2 * probe_every_, kProbeLast);
+  Probe(candidates);
+}
+
+void DepthController::ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const {
+  for (DraftCandidate& candidate : candidates) {
+    candidate.depth = std::min(candidate.available, max_drafts);
+    max_drafts -= candidate.depth;
+  }
+}
+
+// The best drafts first, whosever they are, as long as the step as a whole gains by them.
+void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
+  gains_.clear();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    double value = 1;
+    for (int32_t depth = 0; depth < std::min(candidates[i].available, kMaxDrafts); ++depth) {
+      value *= Acceptance(*candidates[i].record, depth);
+      if (value < kLeastWorth) break;
+      gains_.push_back({value, static_cast<int32_t>(i), depth});
+    }
+  }
+  std::sort(gains_.begin(), gains_.end(), [](const Gain& a, const Gain& b) {
+    if (a.value != b.value) return a.value > b.value;
+    return a.candidate != b.candidate ? a.candidate < b.candidate : a.depth < b.depth;
+  });
+  // A clock that stands still says that size does not matter.
+  const auto cost = [](const StepCost& learned, int32_t size) { return std::max(1.0, learned.Estimate(size)); };
+  double best = static_cast<double>(num_rows) / cost(step_cost_, num_rows) * (1 + kLeastGain);
+  size_t num_best = 0;
+  double tokens = num_rows;
+  int32_t num_passes = 0, num_drafted = 0;
+  const size_t most = std::min(gains_.size(), static_cast<size_t>(max_drafts));
+  for (size_t n = 1; n <= most; ++n) {
+    const Gain& gain = gains_[n - 1];
+    tokens += gain.value;
+    num_passes = std::max(num_passes, gain.depth + 1);
+    if (gain.depth == 0) ++num_drafted;
+    const double time = cost(step_cost_, num_rows + static_cast<int32_t>(n)) + num_passes * pass_cost_.Estimate(num_drafted);
+    if (tokens / time <= best) continue;
+    best = tokens / time;
+    num_best = n;
+  }
+  for (size_t n = 0; n < num_best; ++n) {
+    DraftCandidate& candidate = candidates[static_cast<size_t>(gains_[n].candidate)];
+    candidate.depth = std::max(candidate.depth, gains_[n].depth + 1);
+  }
+}
+
+void DepthController::Probe(std::span<DraftCandidate> candidates) {
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    DraftCandidate& candidate = candidates[(num_probes_ + i) % candidates.size()];
+    if (candidate.available == 0) continue;
+    candidate.depth = 1;
+    num_probes_ += i + 1;
+    return;
+  }
+}
+
+}  // namespace cachalot

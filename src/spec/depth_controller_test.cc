@@ -1,0 +1,174 @@
+#include "spec/depth_controller.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <random>
+#include <vector>
+
+namespace cachalot {
+namespace {
+
+// Sequences that decode for ever on a machine with a given cost.
+struct Simulation {
+  std::function<double(int32_t tokens)> step_us;
+  double pass_us = 0;
+  std::vector<double> acceptance;  // by sequence
+  int32_t most = 4;
+  bool adaptive = true;
+
+  double us = 0;
+  int64_t tokens = 0;
+  std::vector<int64_t> drafted = {};  // by sequence
+
+  // Tokens a microsecond over the last half of the steps.
+  double Run(int steps) {
+    DepthController controller(adaptive);
+    std::vector<DraftRecord> records(acceptance.size());
+    std::vector<DraftCandidate> candidates(acceptance.size());
+    std::mt19937_64 rng(1);
+    std::uniform_real_distribution<double> uniform;
+    drafted.assign(acceptance.size(), 0);
+    for (int step = 0; step < steps; ++step) {
+      if (step == steps / 2) us = 0, tokens = 0;
+      const auto rows = static_cast<int32_t>(acceptance.size());
+      for (size_t i = 0; i < records.size(); ++i) candidates[i] = {.record = &records[i], .available = most};
+      controller.Choose(candidates, rows, 1000);
+      int32_t num_tokens = rows, passes = 0, num_drafted = 0;
+      for (const DraftCandidate& candidate : candidates) {
+        num_tokens += candidate.depth;
+        passes = std::max(passes, candidate.depth);
+        num_drafted += candidate.depth > 0;
+      }
+      const double noise = 0.95 + 0.1 * uniform(rng);
+      const double draft_us = passes * pass_us;
+      const double time = step_us(num_tokens) * noise + draft_us;
+      us += time;
+      controller.ObserveStep(num_tokens, num_drafted, passes, std::llround(time), std::llround(draft_us));
+      for (size_t i = 0; i < records.size(); ++i) {
+        int32_t accepted = 0;
+        while (accepted < candidates[i].depth && uniform(rng) < acceptance[i]) ++accepted;
+        if (candidates[i].depth > 0) controller.ObserveRow(&records[i], candidates[i].depth, accepted);
+        tokens += 1 + accepted;
+        drafted[i] += candidates[i].depth;
+      }
+    }
+    return static_cast<double>(tokens) / us;
+  }
+};
+
+double Flat(int32_t) { return 10'000; }
+double Linear(int32_t tokens) { return 1'000.0 * tokens; }
+// Reads weights in 8 ms, and computes 2 ms for each token.
+double Both(int32_t tokens) { return 8'000 + 2'000.0 * tokens; }
+
+TEST(DepthController, DraftsAllWhereSizeCostsNothing) {
+  Simulation simulation{.step_us = Flat, .acceptance = {0.8}};
+  const double expected = (1 - std::pow(0.8, 5)) / (1 - 0.8);
+  EXPECT_GT(simulation.Run(4000) * 10'000, 0.97 * expected);
+}
+
+TEST(DepthController, NeverCostsMoreThanTwoPercent) {
+  for (const double acceptance : {0.0, 0.4, 0.8}) {
+    for (const size_t batch : {1u, 8u, 32u}) {
+      for (const auto& cost : {Flat, Linear, Both}) {
+        for (const double pass_us : {0.0, 3'000.0}) {
+          Simulation simulation{.step_us = cost, .pass_us = pass_us, .acceptance = std::vector<double>(batch, acceptance)};
+          const double plain = static_cast<double>(batch) / cost(static_cast<int32_t>(batch));
+          EXPECT_GT(simulation.Run(1500), 0.98 * plain)
+              << "acceptance " << acceptance << ", batch " << batch << ", a pass in " << pass_us << " us";
+        }
+      }
+    }
+  }
+}
+
+// Sequences in one batch get what suits each.
+TEST(DepthController, FollowsEachSequence) {
+  Simulation simulation{.step_us = Both, .acceptance = {0.95, 0.95, 0.05, 0.05}};
+  simulation.Run(4000);
+  EXPECT_GT(simulation.drafted[0], 4 * simulation.drafted[2]);
+  EXPECT_GT(simulation.drafted[1], 4 * simulation.drafted[3]);
+}
+
+// Near the best of all constant depths, which nobody knows before.
+TEST(DepthController, FindsTheBestDepth) {
+  for (const double acceptance : {0.4, 0.7, 0.9}) {
+    for (const size_t batch : {1u, 4u}) {
+      double best = 0;
+      for (int32_t depth = 0; depth <= 8; ++depth) {
+        Simulation fixed{.step_us = Both, .acceptance = std::vector<double>(batch, acceptance), .most = depth, .adaptive = false};
+        const double rate = fixed.Run(1500);
+        best = std::max(best, rate);
+      }
+      Simulation simulation{.step_us = Both, .acceptance = std::vector<double>(batch, acceptance), .most = 8};
+      EXPECT_GT(simulation.Run(1500), 0.95 * best) << acceptance << " " << batch;
+    }
+  }
+}
+
+// Text that stops repeating itself, and begins again.
+TEST(DepthController, NoticesThatThingsChange) {
+  DepthController controller(true);
+  DraftRecord record;
+  DraftCandidate candidate{.record = &record, .available = 4};
+  const auto run = [&](int steps, bool right) {
+    int64_t drafted = 0;
+    for (int i = 0; i < steps; ++i) {
+      controller.Choose({&candidate, 1}, 1, 100);
+      const int32_t depth = candidate.depth;
+      drafted += depth;
+      if (depth > 0) controller.ObserveRow(&record, depth, right ? depth : 0);
+      controller.ObserveStep(1 + depth, depth > 0, depth, std::llround(Both(1 + depth)), 0);
+    }
+    return drafted;
+  };
+  EXPECT_GT(run(500, true), 1500);
+  run(300, false);
+  EXPECT_LT(run(500, false), 100);
+  run(2500, true);
+  EXPECT_GT(run(500, true), 1500);
+}
+
+TEST(DepthController, KeepsToItsLimits) {
+  DepthController all(false);
+  std::vector<DraftRecord> records(3);
+  std::vector<DraftCandidate> candidates = {{&records[0], 4}, {&records[1], 0}, {&records[2], 4}};
+  all.Choose(candidates, 3, 6);
+  EXPECT_EQ(candidates[0].depth, 4);
+  EXPECT_EQ(candidates[1].depth, 0);
+  EXPECT_EQ(candidates[2].depth, 2);
+  all.Choose(candidates, 3, 0);
+  EXPECT_EQ(candidates[0].depth, 0);
+  all.Choose({}, 3, 5);
+
+  DepthController best(true);
+  for (int i = 0; i < 500; ++i) {
+    for (DraftCandidate& candidate : candidates) candidate.depth = 99;
+    best.Choose(candidates, 3, 5);
+    EXPECT_LE(candidates[0].depth + candidates[2].depth, 5);
+    EXPECT_EQ(candidates[1].depth, 0);
+    best.ObserveStep(3 + candidates[0].depth + candidates[2].depth, 2, 1, 0, 0);
+  }
+}
+
+TEST(StepCost, LearnsAndForgets) {
+  StepCost cost;
+  EXPECT_EQ(cost.Estimate(5), 0);
+  cost.Observe(4, 100);
+  EXPECT_EQ(cost.Estimate(1), 100);
+  EXPECT_EQ(cost.Estimate(400), 100) << "not known, so as cheap as it may be";
+  cost.Observe(8, 200);
+  EXPECT_EQ(cost.Estimate(6), 150);
+  EXPECT_EQ(cost.Estimate(8), 200);
+  EXPECT_EQ(cost.count(8), 1);
+  for (int i = 0; i < 2100; ++i) cost.Observe(4, 110);
+  EXPECT_EQ(cost.count(8), 0);
+  EXPECT_NEAR(cost.Estimate(8), 110, 1);
+  cost.Observe(4, 1e9);
+  EXPECT_LT(cost.Estimate(4), 150) << "one outlier";
+}
+
+}  // namespace
+}  // namespace cachalot

@@ -1,0 +1,55 @@
+#include "spec/step_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cachalot {
+namespace {
+
+constexpr double kLeastWeight = 0.1;  // of a new measurement
+constexpr double kOutlier = 3.0;      // something else had the machine
+
+}  // namespace
+
+size_t StepCost::IndexOf(int32_t num_tokens) {
+  const int32_t n = std::max(1, num_tokens);
+  if (n <= kNumExact) return static_cast<size_t>(n - 1);
+  const double above = std::log(static_cast<double>(n) / kNumExact) / std::log(1.25);
+  return static_cast<size_t>(std::min(kNumBuckets - 1, kNumExact + static_cast<int32_t>(above)));
+}
+
+void StepCost::Observe(int32_t num_tokens, double us) {
+  ++now_;
+  const size_t i = IndexOf(num_tokens);
+  Bucket& bucket = buckets_[i];
+  if (!Knows(i)) bucket = {};
+  if (bucket.count >= 3) us = std::min(us, kOutlier * bucket.us);
+  ++bucket.count;
+  const double weight = std::max(kLeastWeight, 1.0 / bucket.count);
+  bucket.us += (us - bucket.us) * weight;
+  bucket.tokens += (num_tokens - bucket.tokens) * weight;
+  bucket.last = now_;
+}
+
+double StepCost::Estimate(int32_t num_tokens) const {
+  const size_t i = IndexOf(num_tokens);
+  const Bucket* below = nullptr;
+  const Bucket* above = nullptr;
+  for (size_t j = i + 1; j-- > 0 && below == nullptr;) {
+    if (Knows(j) && buckets_[j].tokens <= num_tokens) below = &buckets_[j];
+  }
+  for (size_t j = i; j < buckets_.size() && above == nullptr; ++j) {
+    if (Knows(j) && buckets_[j].tokens > num_tokens) above = &buckets_[j];
+  }
+  if (below == nullptr) return above == nullptr ? 0.0 : above->us;
+  if (above == nullptr || above->us < below->us) return below->us;
+  const double part = (num_tokens - below->tokens) / (above->tokens - below->tokens);
+  return below->us + part * (above->us - below->us);
+}
+
+int32_t StepCost::count(int32_t num_tokens) const {
+  const size_t i = IndexOf(num_tokens);
+  return Knows(i) ? buckets_[i].count : 0;
+}
+
+}  // namespace cachalot

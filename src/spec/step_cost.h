@@ -1,0 +1,38 @@
+// StepCost: how long a step with so many tokens takes, learned from steps that were measured. Exact up to 16 tokens, in
+// ranges a quarter wide above. Invariant: what was never measured costs no more than the nearest smaller size that was,
+// so that it is tried; what was not measured for long is forgotten.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace cachalot {
+
+class StepCost {
+ public:
+  static constexpr int32_t kNumExact = 16;
+  static constexpr int32_t kNumBuckets = 48;  // the last holds everything above some 20,000 tokens
+  static constexpr int64_t kForgetAfter = 2048;
+
+  void Observe(int32_t num_tokens, double us);
+  // 0: nothing is known at all.
+  double Estimate(int32_t num_tokens) const;
+  // How often this size was measured, of late.
+  int32_t count(int32_t num_tokens) const;
+
+ private:
+  struct Bucket {
+    double us = 0;
+    double tokens = 0;  // where in its range it was measured
+    int32_t count = 0;
+    int64_t last = 0;
+  };
+  static size_t IndexOf(int32_t num_tokens);
+  bool Knows(size_t i) const { return buckets_[i].count > 0 && now_ - buckets_[i].last < kForgetAfter; }
+
+  std::array<Bucket, kNumBuckets> buckets_;
+  int64_t now_ = 0;  // observations so far
+};
+
+}  // namespace cachalot

@@ -1,0 +1,317 @@
+// Speculation through real models: whoever drafts and however well, what comes out is what comes out without. Token for
+// token and bit for bit, sampled or greedy, because drafts are compared with the model's own draw at their place.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/engine.h"
+#include "engine/model_bundle.h"
+#include "golden/golden_case.h"
+
+namespace cachalot {
+namespace {
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<float> top_logprobs;
+  bool operator==(const Answer&) const = default;
+};
+
+struct Drafting {
+  DraftKind kind = DraftKind::kNone;
+  std::string draft = "";     // a golden case
+  int32_t max_drafts = 4;
+  bool always = true;
+  int64_t kv_tokens = 0;
+  bool swap = false;
+  int32_t max_seqs = 6;
+  float accept_fixed = -1;
+};
+
+class Opened {
+ public:
+  // model: a golden case, or "dummy NAME".
+  Opened(const std::string& model, const Drafting& setup) {
+    ModelOptions options;
+    if (model.starts_with("dummy ")) options.dummy = model.substr(6);
+    else options.path = LoadGoldenCase(model)->folder;
+    if (!setup.draft.empty()) options.draft_path = LoadGoldenCase(setup.draft)->folder;
+    options.num_threads = 1;
+    options.max_seqs = setup.max_seqs;
+    options.context = 128;
+    options.max_step_tokens = 64;
+    options.kv_tokens = setup.kv_tokens;
+    options.swap_tokens = setup.swap ? 512 : 0;
+    options.block_tokens = 8;
+    options.deterministic = true;
+    options.drafts = setup.kind;
+    options.max_drafts = setup.max_drafts;
+    options.draft_accept_fixed = setup.accept_fixed;
+    auto bundle = OpenModel(options);
+    EXPECT_TRUE(bundle.ok()) << bundle.status().ToString();
+    bundle_ = std::move(bundle).value();
+    EngineOptions engine_options;
+    engine_options.max_batch_tokens = 64;
+    engine_options.drafts = setup.kind;
+    engine_options.max_drafts = setup.max_drafts;
+    engine_options.adaptive_drafts = !setup.always;
+    engine_options.preemption = setup.swap ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+    auto engine = Engine::Create(bundle_.runtime.get(), nullptr, engine_options);
+    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+    engine_ = std::move(engine).value();
+  }
+
+  void Submit(Request request, std::vector<Answer>* answers) {
+    answers->resize(static_cast<size_t>(request.n));
+    auto id = engine_->Submit(std::move(request), [answers](const RequestOutput& output) {
+      Answer& answer = answers->at(static_cast<size_t>(output.choice));
+      EXPECT_TRUE(output.error.ok()) << output.error.ToString();
+      answer.tokens.insert(answer.tokens.end(), output.token_ids.begin(), output.token_ids.end());
+      answer.logprobs.insert(answer.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+      for (const auto& top : output.top_logprobs) {
+        for (const TopLogprob& entry : top) answer.top_logprobs.push_back(entry.logprob);
+      }
+    });
+    EXPECT_TRUE(id.ok()) << id.status().ToString();
+  }
+  const EngineStats& Run() {
+    EXPECT_TRUE(engine_->RunUntilIdle().ok());
+    for (const int32_t used : engine_->stats().kv_blocks_used) EXPECT_EQ(used, 0);
+    return engine_->stats();
+  }
+
+ private:
+  ModelBundle bundle_;
+  std::unique_ptr<Engine> engine_;
+};
+
+std::vector<int32_t> Prompt(int32_t length, int32_t start) {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < length; ++i) prompt.push_back(3 + (start + 5 * (i % 9)) % 60);
+  return prompt;
+}
+
+// Every way of sampling, prompts with much in common, several answers to one.
+std::vector<Request> Requests() {
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 14; ++i) {
+    Request request;
+    request.prompt_ids = Prompt(3 + 5 * (i % 7), i % 3);
+    request.max_tokens = 20 + 4 * i;
+    request.ignore_eos = i % 2 == 0;
+    request.stop_ids = {7, 31};
+    request.num_top_logprobs = i % 3 == 0 ? 2 : -1;
+    request.n = i % 5 == 4 ? 3 : 1;
+    SamplingConfig& sampling = request.sampling;
+    sampling.seed = static_cast<uint64_t>(100 + i);
+    if (i % 3 != 0) sampling.temperature = 0.3f + 0.1f * static_cast<float>(i);
+    if (i % 4 == 1) sampling.top_k = 5;
+    if (i % 4 == 2) sampling.top_p = 0.8f;
+    if (i % 4 == 3) sampling.min_p = 0.1f;
+    if (i % 5 == 1) sampling.repetition_penalty = 1.3f;
+    if (i % 5 == 2) sampling.frequency_penalty = 0.7f, sampling.presence_penalty = 0.2f;
+    if (i % 6 == 5) sampling.logit_bias = {{9, 3.0f}, {11, -2.0f}};
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+std::vector<std::vector<Answer>> Answers(const std::string& model, const Drafting& setup, EngineStats* stats = nullptr) {
+  Opened opened(model, setup);
+  std::vector<Request> requests = Requests();
+  std::vector<std::vector<Answer>> answers(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) opened.Submit(std::move(requests[i]), &answers[i]);
+  const EngineStats& end = opened.Run();
+  if (stats != nullptr) *stats = end;
+  return answers;
+}
+
+struct Case {
+  const char* model;
+  Drafting setup;
+  double least_accepted;  // share
+};
+
+TEST(Drafts, TheSameTokensAndBitsAsWithout) {
+  const Case cases[] = {
+      {"llama", {.kind = DraftKind::kNgram}, 0.02},
+      {"llama", {.kind = DraftKind::kNgram, .always = false}, 0},
+      // What is sampled from random weights, nobody guesses often.
+      {"llama", {.kind = DraftKind::kModel, .draft = "llama"}, 0.1},
+      {"llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 16}, 0.03},
+      {"llama", {.kind = DraftKind::kModel, .draft = "qwen2"}, 0},
+      {"mistral", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 3}, 0},
+      {"mistral", {.kind = DraftKind::kModel, .draft = "mistral", .always = false}, 0.1},
+      {"dummy tiny-deepseek-v3", {.kind = DraftKind::kMtp}, 0},
+      {"dummy tiny-deepseek-v3", {.kind = DraftKind::kMtp, .max_drafts = 1, .always = false}, 0},
+      {"dummy tiny-deepseek-v3", {.kind = DraftKind::kNgram}, 0},
+  };
+  std::string plain_model;
+  std::vector<std::vector<Answer>> plain;
+  for (const Case& test : cases) {
+    SCOPED_TRACE(fmt::format("{}, drafts {} {}, at most {}", test.model, static_cast<int>(test.setup.kind), test.setup.draft,
+                             test.setup.max_drafts));
+    if (plain_model != test.model) plain = Answers(test.model, {});
+    plain_model = test.model;
+    EngineStats stats;
+    EXPECT_EQ(Answers(test.model, test.setup, &stats), plain);
+    EXPECT_GT(stats.draft_tokens, 0);
+    EXPECT_GE(static_cast<double>(stats.accepted_tokens), test.least_accepted * static_cast<double>(stats.draft_tokens));
+  }
+}
+
+// Too little memory: sequences are preempted between their drafts, and go on.
+TEST(Drafts, PreemptionChangesNothing) {
+  const auto plain = Answers("llama", {});
+  for (const bool swap : {false, true}) {
+    for (const DraftKind kind : {DraftKind::kNgram, DraftKind::kModel}) {
+      EngineStats stats;
+      const Drafting setup{.kind = kind, .draft = kind == DraftKind::kModel ? "llama" : "", .kv_tokens = 150, .swap = swap};
+      EXPECT_EQ(Answers("llama", setup, &stats), plain) << static_cast<int>(kind) << " " << swap;
+      EXPECT_GT(stats.preemptions, 0);
+      EXPECT_GT(stats.accepted_tokens, 0);
+    }
+  }
+}
+
+// What was drafted and was wrong must not be found by others.
+TEST(Drafts, OnlyVerifiedTokensAreCached) {
+  Opened drafting("llama", {.kind = DraftKind::kModel, .draft = "qwen2"});
+  Opened plain("llama", {});
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Answer> first, second, want;
+    Request request;
+    request.prompt_ids = Prompt(20, 1);
+    request.max_tokens = 40;
+    request.ignore_eos = true;
+    drafting.Submit(request, &first);
+    drafting.Run();
+    // The answer goes on: its blocks are in the cache.
+    request.prompt_ids.insert(request.prompt_ids.end(), first[0].tokens.begin(), first[0].tokens.end());
+    drafting.Submit(request, &second);
+    EXPECT_GT(drafting.Run().cache_hit_tokens, round * 50);
+    plain.Submit(request, &want);
+    plain.Run();
+    EXPECT_EQ(second, want);
+  }
+}
+
+// Pearson's statistic of two samples of one distribution.
+double ChiSquare(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
+  double na = 0, nb = 0, sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) na += static_cast<double>(a[i]), nb += static_cast<double>(b[i]);
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double both = static_cast<double>(a[i] + b[i]);
+    if (both == 0) continue;
+    const double ea = both * na / (na + nb), eb = both * nb / (na + nb);
+    sum += (static_cast<double>(a[i]) - ea) * (static_cast<double>(a[i]) - ea) / ea +
+           (static_cast<double>(b[i]) - eb) * (static_cast<double>(b[i]) - eb) / eb;
+  }
+  return sum;
+}
+
+// The distribution itself, from independent seeds, with and without drafts. Top-k leaves 8 tokens, so 7 degrees of
+// freedom: 42 is exceeded by chance in one case of 10^6. Power: of a verification that accepts wrongly, so that a tenth of
+// all answers has the drafted token instead of its own, the statistic has a mean above 70 at this size and stays below 42
+// in less than 2 % of cases; the last lines do just that to the counts.
+TEST(Drafts, SampleTheSameDistribution) {
+  constexpr int kAnswers = 3000, kPlace = 2;
+  std::vector<std::vector<int64_t>> counts(2, std::vector<int64_t>(8));
+  std::vector<int32_t> ids;
+  int64_t accepted = 0;
+  for (const bool drafts : {false, true}) {
+    Drafting setup{.max_drafts = 3, .max_seqs = 16};
+    if (drafts) setup.kind = DraftKind::kModel, setup.draft = "llama";
+    Opened opened("llama", setup);
+    std::vector<std::vector<Answer>> answers(kAnswers);
+    for (int i = 0; i < kAnswers; ++i) {
+      Request request;
+      request.prompt_ids = Prompt(9, 2);
+      request.max_tokens = 4;
+      request.ignore_eos = true;
+      // Only these tokens: what stands at one place has the same distribution given what stands in front of it.
+      request.sampling.temperature = 1.5f;
+      request.sampling.top_k = 8;
+      request.sampling.seed = static_cast<uint64_t>(i + (drafts ? 1'000'000 : 0));
+      for (int32_t id = 0; id < 8; ++id) request.sampling.logit_bias.push_back({20 + id, 100.0f});
+      opened.Submit(std::move(request), &answers[static_cast<size_t>(i)]);
+    }
+    accepted = opened.Run().accepted_tokens;
+    for (const auto& answer : answers) {
+      const int32_t token = answer[0].tokens[kPlace];
+      ASSERT_GE(token, 20);
+      ASSERT_LT(token, 28);
+      ++counts[drafts ? 1 : 0][static_cast<size_t>(token - 20)];
+    }
+  }
+  EXPECT_GT(accepted, 0);
+  EXPECT_LT(ChiSquare(counts[0], counts[1]), 42);
+  std::vector<int64_t> wrong = counts[1];
+  for (size_t i = 1; i < wrong.size(); ++i) {
+    const int64_t moved = wrong[i] / 10;
+    wrong[i] -= moved;
+    wrong[0] += moved;
+  }
+  EXPECT_GT(ChiSquare(counts[0], wrong), 42) << "what the test is to find";
+}
+
+// A model that drafts for itself is always right, whatever batches and prompts in pieces make of it, and also where a
+// prompt's beginning came from the cache: then its KV memory holds what it should.
+TEST(Drafts, TheSameModelIsAlwaysRight) {
+  Opened opened("llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 3});
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::vector<Answer>> answers(5);
+    for (int32_t i = 0; i < 5; ++i) {
+      Request request;
+      request.prompt_ids = Prompt(10 + 20 * i, i);
+      request.max_tokens = 30;
+      request.ignore_eos = true;
+      opened.Submit(std::move(request), &answers[static_cast<size_t>(i)]);
+    }
+    const EngineStats& stats = opened.Run();
+    EXPECT_EQ(stats.accepted_tokens, stats.draft_tokens);
+    EXPECT_GT(stats.draft_tokens, 100 * (round + 1));
+    EXPECT_EQ(stats.cache_hit_tokens > 0, round > 0);
+  }
+}
+
+// For benchmarks: the share that was asked for, and as many tokens as without.
+TEST(Drafts, AFixedAcceptance) {
+  Opened opened("llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 2, .accept_fixed = 0.7f});
+  std::vector<std::vector<Answer>> answers(8);
+  for (int32_t i = 0; i < 8; ++i) {
+    Request request;
+    request.prompt_ids = Prompt(5, i);
+    request.max_tokens = 100;
+    request.ignore_eos = true;
+    request.sampling.frequency_penalty = 0.5f;
+    opened.Submit(std::move(request), &answers[static_cast<size_t>(i)]);
+  }
+  const EngineStats& stats = opened.Run();
+  for (const auto& answer : answers) EXPECT_EQ(answer[0].tokens.size(), 100u);
+  const auto rows = static_cast<double>(stats.draft_rows);
+  EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[0]) / rows, 0.7, 0.07);
+  EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[1]) / rows, 0.49, 0.07);
+}
+
+TEST(Drafts, WhatCannotDraftIsRefused) {
+  const auto error = [](auto change) {
+    ModelOptions options;
+    options.path = LoadGoldenCase("llama")->folder;
+    options.context = 64;
+    change(&options);
+    return OpenModel(options).status().message();
+  };
+  EXPECT_NE(error([](ModelOptions* o) { o->drafts = DraftKind::kMtp; }).find("no MTP layer"), std::string::npos);
+  EXPECT_NE(error([](ModelOptions* o) { o->drafts = DraftKind::kModel; }).find("no draft model is given"), std::string::npos);
+  EXPECT_NE(error([](ModelOptions* o) { o->drafts = DraftKind::kNgram, o->max_drafts = 17; }).find("drafts 17"), std::string::npos);
+  EXPECT_NE(error([](ModelOptions* o) {
+              o->drafts = DraftKind::kModel;
+              o->draft_path = "/nowhere";
+            }).find("/nowhere"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cachalot
