@@ -67,7 +67,14 @@ class EngineReasoningTest : public EngineTest {
 TEST_F(EngineReasoningTest, ItEndsWhereTheBudgetEnds) {
   for (const int32_t depth : {0, 1}) {
     for (const bool caching : {true, false}) {
-      Create(Info(256, depth), {.prefill_chunk = 16, .enable_prefix_caching = caching});
+      // With drafts, a step brings tokens from both sides of the end.
+      ExecutorInfo info = Info(256, depth);
+      info.device_drafts = DraftKind::kMtp;
+      Create(info, {.prefill_chunk = 16,
+                    .enable_prefix_caching = caching,
+                    .drafts = depth == 0 ? DraftKind::kMtp : DraftKind::kNone,
+                    .max_drafts = 5,
+                    .adaptive_drafts = false});
       for (const int32_t n : {1, 3}) {
         for (const int32_t budget : {0, 1, 5, 16, 17, 40}) {
           for (const int32_t max_tokens : {1, 18, 40}) {
@@ -104,9 +111,12 @@ TEST_F(EngineReasoningTest, ManyAtOnceInLittleMemory) {
     ExecutorInfo info = Info(26, round % 2);
     for (KvGroupInfo& group : info.kv_groups) group.num_swap_blocks = 20;
     SchedulerTrace trace;
+    info.device_drafts = DraftKind::kMtp;
+    const DraftKind drafts = round % 4 == 0 ? DraftKind::kMtp : DraftKind::kNone;
     Create(info, {.prefill_chunk = 16,
                   .enable_prefix_caching = round % 3 != 0,
                   .preemption = round % 4 < 2 ? PreemptionMode::kRecompute : PreemptionMode::kSwap,
+                  .drafts = drafts,
                   .trace = &trace});
     std::vector<std::pair<Request, std::shared_ptr<Choices>>> all;
     for (int i = 0; i < 12; ++i) {
@@ -126,6 +136,7 @@ TEST_F(EngineReasoningTest, ManyAtOnceInLittleMemory) {
     options.enable_prefix_caching = round % 3 != 0;
     options.preemption = round % 4 < 2 ? PreemptionMode::kRecompute : PreemptionMode::kSwap;
     options.max_batch_tokens = 512;
+    options.drafts = drafts;
     auto policy = MakeSchedulingPolicy("fcfs");
     ASSERT_TRUE(policy.ok());
     const auto plans = ReplayTrace(trace,
@@ -136,7 +147,8 @@ TEST_F(EngineReasoningTest, ManyAtOnceInLittleMemory) {
                                     .max_logit_rows = info.max_logit_rows,
                                     .depth = info.depth,
                                     .kv_groups = info.kv_groups,
-                                    .kv_identity = info.kv_identity},
+                                    .kv_identity = info.kv_identity,
+                                    .device_drafts = info.device_drafts},
                                    options, std::move(*policy));
     EXPECT_TRUE(plans.ok()) << plans.status().ToString();
   }
