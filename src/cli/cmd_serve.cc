@@ -1,5 +1,7 @@
 // cachalot serve: the model behind an OpenAI-compatible HTTP API, until SIGTERM or Ctrl-C.
 #include <chrono>
+#include <cstdlib>
+#include <future>
 
 #include "cli/commands.h"
 #include "cli/console.h"
@@ -24,13 +26,30 @@ void Drain(Server* server, const StopSignals& signals, int32_t timeout_ms) {
   }
 }
 
+// Loads the model while the port answers already. A signal meanwhile ends the process at once: nothing is promised to
+// anybody yet, and loading cannot be broken off.
+Result<std::unique_ptr<Session>> Load(const ServeFlags& flags, Server* server, const StopSignals& signals) {
+  auto loading = std::async(std::launch::async, [&flags]() -> Result<std::unique_ptr<Session>> {
+    return Session::Open(flags.model.options, flags.engine);
+  });
+  while (loading.wait_for(std::chrono::milliseconds(0)) != std::future_status::ready) {
+    if (signals.Wait(20) == 0) continue;
+    PrintNote("stopped while loading\n");
+    server->Stop();
+    std::_Exit(kExitOk);
+  }
+  return loading.get();
+}
+
 Status Serve(ServeFlags* flags) {
-  ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options, flags->engine));
-  RETURN_IF_ERROR(session->tokenizer().status());
   flags->server.version = CACHALOT_VERSION;
-  const ExecutorInfo info = session->bundle().runtime->info();
   const StopSignals signals;
-  ASSIGN_OR_RETURN(const auto server, Server::Start(flags->server, &session->bundle(), &session->engine(), info));
+  std::unique_ptr<Session> session;  // outlives the server
+  ASSIGN_OR_RETURN(const auto server, Server::Listen(flags->server));
+  ASSIGN_OR_RETURN(session, Load(*flags, server.get(), signals));
+  RETURN_IF_ERROR(session->tokenizer().status());
+  const ExecutorInfo info = session->bundle().runtime->info();
+  RETURN_IF_ERROR(server->Serve(&session->bundle(), &session->engine(), info));
   const std::string& host = flags->server.http.host;
   const bool v6 = host.find(':') != std::string::npos;
   PrintNote(fmt::format("{} is served at http://{}{}{}:{}/ (context {}, {} sequences, loaded in {:.2f} s)\n",

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t kMaxKeyFileBytes = 1 << 20;
 constexpr int32_t kMaxSeconds = 1'000'000;
+constexpr int32_t kLargestStep = 512;  // tokens, where nobody says
+constexpr int32_t kSmallStep = 128;
 
 void Split(const std::string& text, char separator, std::vector<std::string>* out) {
   size_t begin = 0;
@@ -25,7 +27,7 @@ void Split(const std::string& text, char separator, std::vector<std::string>* ou
 
 ServeFlags::ServeFlags() {
   model.options.max_seqs = 8;
-  model.options.max_step_tokens = 512;
+  model.options.max_step_tokens = 0;
 }
 
 void ServeFlags::Declare(FlagSet* flags) {
@@ -43,13 +45,14 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Int("--max-body-mib", &body_mib_, 1, 1024, "N", "size of a request's body (default 16)");
   flags->Int("--read-timeout", &read_timeout_s_, 1, kMaxSeconds, "S", "seconds for a request to arrive (default 30)");
   flags->Int("--idle-timeout", &idle_timeout_s_, 1, kMaxSeconds, "S", "seconds that an unused connection stays (default 120)");
+  flags->Int("--sse-keepalive-s", &sse_keepalive_s_, 0, kMaxSeconds, "S", "a stream that brings nothing for so long gets a comment (default 30; 0: never)");
   flags->Int("--drain-timeout", &drain_timeout_s_, 0, kMaxSeconds, "S", "seconds that running requests get after SIGTERM (default 30)");
   flags->Int("--request-timeout", &request_timeout_s_, 0, kMaxSeconds, "S", "seconds for a whole answer; what takes longer ends with an error (0: none)");
   flags->Int("--health-timeout", &stall_s_, 1, kMaxSeconds, "S", "a step that takes longer turns /health red (default 60)");
   flags->Section("Batching");
   flags->Int("--max-num-seqs,-np,--parallel", &model.options.max_seqs, 1, 1 << 16, "N", "sequences that run at once (default 8)");
-  flags->Int("--max-num-batched-tokens,-b,--batch-size", &model.options.max_step_tokens, 1, 1 << 20, "N",
-             "tokens of one step (default 512)");
+  flags->Int("--max-num-batched-tokens,-b,--batch-size", &model.options.max_step_tokens, 0, 1 << 20, "N",
+             "tokens of one step; fewer: tokens of running streams come more evenly\n(0: 512 on a GPU, 128 or a little more on a CPU)");
   flags->Int("--prefill-chunk", &prefill_chunk_, 0, 1 << 20, "N", "tokens by which a prompt advances in a step (0: all of the step's)");
   flags->Choice("--scheduling-policy", &engine.policy, {"fcfs", "priority", "fair"},
                 "who goes first: who came first (default), by priority, or fairly\namong API keys");
@@ -99,6 +102,7 @@ Status ServeFlags::Resolve() {
   server.http.max_body_bytes = body_mib_ << 20;
   server.http.read_timeout_ms = read_timeout_s_ * 1000;
   server.http.idle_timeout_ms = idle_timeout_s_ * 1000;
+  server.sse_keepalive_ms = sse_keepalive_s_ * 1000;
   server.drain_timeout_ms = drain_timeout_s_ * 1000;
   server.stall_ms = stall_s_ * 1000;
   server.deadline_us = int64_t{request_timeout_s_} * 1'000'000;
@@ -111,9 +115,10 @@ Status ServeFlags::Resolve() {
   engine.preemption = preemption_ == "swap" ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
   engine.enable_prefix_caching = !prefix_caching_off_;
   engine.itl_target_ms = itl_target_ms_;
-  model.options.max_step_tokens = std::max(model.options.max_step_tokens, model.options.max_seqs);
-  engine.max_batch_tokens = model.options.max_step_tokens;
-  engine.prefill_chunk = prefill_chunk_ > 0 ? prefill_chunk_ : engine.max_batch_tokens;
+  // What is not said is chosen once it is known where the model runs (Session::Open).
+  engine.max_batch_tokens = model.options.max_step_tokens > 0 ? std::max(model.options.max_step_tokens, model.options.max_seqs) : 0;
+  engine.prefill_chunk = prefill_chunk_;
+  model.options.max_step_tokens = engine.max_batch_tokens > 0 ? engine.max_batch_tokens : std::max(kLargestStep, model.options.max_seqs + kSmallStep);
   server.vllm_metrics = metrics_compat_ == "vllm";
   server.split_reasoning = reasoning_format_ != "none";
   server.reasoning_fields = reasoning_fields_ == "both"        ? ReasoningFields::kBoth

@@ -36,7 +36,7 @@ struct ServeFlags {
   bool prefix_caching_on_ = false, prefix_caching_off_ = false;
   float itl_target_ms_ = 0;
   int32_t prefill_chunk_ = 0, request_timeout_s_ = 0;
-  int32_t read_timeout_s_ = 30, idle_timeout_s_ = 120, drain_timeout_s_ = 30, stall_s_ = 60;
+  int32_t read_timeout_s_ = 30, idle_timeout_s_ = 120, drain_timeout_s_ = 30, stall_s_ = 60, sse_keepalive_s_ = 30;
 };
 
 }  // namespace cachalot

@@ -16,6 +16,8 @@
 namespace cachalot {
 namespace {
 
+constexpr int32_t kCpuStepTokens = 128;
+
 using WallClock = std::chrono::steady_clock;
 
 double Seconds(WallClock::time_point from, WallClock::time_point to) {
@@ -85,6 +87,14 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, Engi
   RETURN_IF_ERROR(CheckMemory(options));
   std::unique_ptr<Session> session(new Session);
   ASSIGN_OR_RETURN(session->bundle_, OpenModel(options));
+  if (engine.max_batch_tokens == 0) {
+    // Prompts are computed as fast in small steps on a CPU, and what runs beside them waits less.
+    const ExecutorInfo& info = session->bundle_.runtime->info();
+    const int32_t small = std::max(kCpuStepTokens, info.max_seqs + kCpuStepTokens / 2);
+    engine.max_batch_tokens =
+        session->bundle_.cpu_runtime != nullptr ? std::min(small, info.max_step_tokens) : info.max_step_tokens;
+  }
+  if (engine.prefill_chunk == 0) engine.prefill_chunk = engine.max_batch_tokens;
   ASSIGN_OR_RETURN(session->engine_,
                    Engine::Create(session->bundle_.runtime.get(), session->bundle_.tokenizer.get(), engine));
   session->load_seconds_ = Seconds(start, WallClock::now());

@@ -37,6 +37,7 @@ class Session {
  public:
   // chunk: a prompt advances by at most this many tokens in a step; 0: as many as a step holds.
   static Result<std::unique_ptr<Session>> Open(const ModelOptions& options, int32_t chunk = 0);
+  // max_batch_tokens 0: what suits the device; prefill_chunk 0: as much as a step may have.
   static Result<std::unique_ptr<Session>> Open(const ModelOptions& options, EngineOptions engine);
   ~Session();
 

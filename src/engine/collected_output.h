@@ -19,6 +19,7 @@ struct CollectedOutput {
   std::vector<float> logprobs;
   std::vector<std::vector<int32_t>> top_tokens;
   std::vector<float> prompt_logprobs;
+  std::vector<int32_t> prompt_top_tokens;
   std::vector<float> logits;
   std::vector<float> mtp_logits;
   int32_t num_prompt_computed = 0;
@@ -42,6 +43,7 @@ struct CollectedOutput {
     }
     prompt_logprobs.insert(prompt_logprobs.end(), output.prompt_logprobs.begin(),
                            output.prompt_logprobs.end());
+    for (const TopLogprob& entry : output.prompt_top_logprobs) prompt_top_tokens.push_back(entry.token_id);
     logits.insert(logits.end(), output.logits.begin(), output.logits.end());
     mtp_logits.insert(mtp_logits.end(), output.mtp_logits.begin(), output.mtp_logits.end());
     ASSERT_GE(output.num_prompt_computed, num_prompt_computed) << "progress goes one way";
@@ -64,7 +66,12 @@ inline CollectedOutput ExpectedOutput(const FakeModel& model, const Request& req
   const int32_t num_prompt = static_cast<int32_t>(request.prompt_ids.size());
   const int32_t max_tokens = std::min(request.max_tokens, room - num_prompt);
   const std::vector<int32_t> no_stops;
-  out.tokens = model.Generate(request.prompt_ids, request.sampling, max_tokens,
+  SamplingConfig sampling = request.sampling;
+  if (request.min_tokens > 0 && !request.ignore_eos) {
+    sampling.suppressed_ids = request.stop_ids;
+    sampling.suppressed_until = num_prompt + request.min_tokens;
+  }
+  out.tokens = model.Generate(request.prompt_ids, sampling, max_tokens,
                               request.ignore_eos ? no_stops : request.stop_ids);
   out.reason = FinishReason::kLength;
   if (!out.tokens.empty() && !request.ignore_eos) {
@@ -88,6 +95,8 @@ inline CollectedOutput ExpectedOutput(const FakeModel& model, const Request& req
     }
     if (request.prompt_logprobs && p + 1 < num_prompt) {
       out.prompt_logprobs.push_back(model.Logprob(hidden, all[static_cast<size_t>(p + 1)]));
+      for (int32_t i = 0; i < request.num_prompt_top_logprobs; ++i)
+        out.prompt_top_tokens.push_back(model.TopToken(hidden, i));
     }
     if (request.num_top_logprobs >= 0 && p >= num_prompt - 1 && p + 1 < static_cast<int32_t>(all.size())) {
       out.logprobs.push_back(model.Logprob(hidden, all[static_cast<size_t>(p + 1)]));
@@ -106,6 +115,7 @@ inline void ExpectSame(const CollectedOutput& got, const CollectedOutput& want) 
   EXPECT_EQ(got.logprobs, want.logprobs);
   EXPECT_EQ(got.top_tokens, want.top_tokens);
   EXPECT_EQ(got.prompt_logprobs, want.prompt_logprobs);
+  EXPECT_EQ(got.prompt_top_tokens, want.prompt_top_tokens);
   EXPECT_EQ(got.logits, want.logits);
   EXPECT_EQ(got.mtp_logits, want.mtp_logits);
   EXPECT_EQ(got.num_prompt_computed, want.num_prompt_computed);

@@ -22,8 +22,13 @@ SequenceSpec SpecOf(Request* request) {
   spec.sampling = std::move(request->sampling);
   spec.max_tokens = request->max_tokens;
   if (!request->ignore_eos) spec.stop_ids = std::move(request->stop_ids);
+  if (request->min_tokens > 0) {
+    spec.sampling.suppressed_ids = spec.stop_ids;
+    spec.sampling.suppressed_until = static_cast<int64_t>(spec.prompt_ids.size()) + request->min_tokens;
+  }
   spec.num_top_logprobs = request->num_top_logprobs;
   spec.prompt_logprobs = request->prompt_logprobs;
+  if (spec.prompt_logprobs) spec.num_prompt_top_logprobs = request->num_prompt_top_logprobs;
   spec.all_logits = request->all_logits;
   spec.mtp_logits = request->mtp_logits;
   spec.priority = request->priority;
@@ -162,6 +167,9 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
                          ? now_us + request.deadline_us
                          : kNever;
   RETURN_IF_ERROR(scheduler_->CanAdd(spec));
+  const TextOptions text_options = {.min_tokens = request.min_tokens,
+                                    .include_stop = request.include_stop,
+                                    .skip_special = request.skip_special};
   auto live = std::make_unique<LiveRequest>();
   live->id = last_id_ + 1;
   live->on_output = std::move(on_output);
@@ -174,8 +182,8 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
     if (i > 0) own.prompt_logprobs = false;
     Choice* first = i > 0 && !own.wants_logits() ? live->choices.front().get() : nullptr;
     live->choices.push_back(std::make_unique<Choice>(++last_id_, std::move(own), live.get(), i,
-                                                     RequestStream(tokenizer_, request.stop_strings, request.reasoning,
-                                                                   request.shown_ids)));
+                                                     RequestStream(tokenizer_, request.stop_strings, text_options,
+                                                                   request.reasoning, request.shown_ids)));
     scheduler_->Add(live->choices.back().get(), now_us, first);
   }
   live->num_live = request.n;
@@ -263,6 +271,8 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
       choice.num_prompt_computed - std::min(scheduled.num_computed - scheduled.num_new, choice.num_prompt);
   if (planned.outputs & kOutputPromptLogprobs) {
     output.prompt_logprobs = Slice(result_.prompt_logprobs, row.prompt_logprob_begin, row.prompt_logprob_len);
+    output.prompt_top_logprobs = Slice(result_.prompt_top_logprobs, row.prompt_top_begin,
+                                       int64_t{row.prompt_logprob_len} * planned.num_prompt_top_logprobs);
   }
   if (planned.outputs & kOutputAllLogits) {
     output.logits = Slice(result_.logits, row.logits_begin, planned.q_len * vocab_size);
@@ -360,7 +370,7 @@ void EngineImpl::PublishTokens(const ScheduledRow& scheduled, const PlanRow& pla
       top_logprobs_.push_back(Slice(result_.top_logprobs, token.top_begin, token.top_len));
     }
     const bool is_stop_id = scheduled.end == SequenceEnd::kStop && i + 1 == scheduled.num_sampled;
-    if (!is_stop_id) choice.stream.Push(token.token_id);
+    if (!is_stop_id || choice.stream.includes_stop()) choice.stream.Push(token.token_id);
   }
   stats_.generated_tokens += static_cast<int64_t>(tokens_.size());
   output->token_ids = tokens_;

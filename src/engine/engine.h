@@ -37,8 +37,12 @@ struct Request {
   std::vector<int32_t> stop_ids;     // end of generation; not part of the text
   std::vector<std::string> stop_strings;  // end of generation; the text is cut before the match
   bool ignore_eos = false;           // stop_ids do not stop
+  int32_t min_tokens = 0;            // before so many are generated no stop id is drawn and no stop string looked for
+  bool include_stop = false;         // the text ends behind the stop string or token, not before it
+  bool skip_special = true;          // special tokens give no text
   int32_t num_top_logprobs = -1;     // -1: no log-probabilities; n: the chosen token's and the n best
   bool prompt_logprobs = false;
+  int32_t num_prompt_top_logprobs = 0;  // with prompt_logprobs: the n best at each position too
   bool all_logits = false;           // logits of every prompt position, and of each generated token
   bool mtp_logits = false;
   int32_t n = 1;                     // answers to the one prompt, which is computed once; the i-th has seed + i
@@ -60,6 +64,7 @@ struct RequestOutput {
   std::span<const float> logprobs;             // 0 for forced ones; one for each token in token_ids when asked for
   std::span<const std::span<const TopLogprob>> top_logprobs;
   std::span<const float> prompt_logprobs;      // in pieces as chunks are computed: log p(prompt[i+1])
+  std::span<const TopLogprob> prompt_top_logprobs;  // num_prompt_top_logprobs for each of prompt_logprobs, best first
   std::span<const float> logits;               // positions x vocab, in pieces
   std::span<const float> mtp_logits;
   std::span<const float> hidden;

@@ -53,6 +53,7 @@ TEST_F(EngineServingTest, ChoicesShareThePrompt) {
       request.sampling.seed = 9;
       request.num_top_logprobs = 1;
       request.prompt_logprobs = true;
+      request.num_prompt_top_logprobs = 2;
       const auto got = SubmitChoices(request);
       ASSERT_TRUE(engine_->RunUntilIdle().ok());
       ExpectChoices(*got, request);
@@ -161,7 +162,8 @@ TEST_F(EngineServingTest, BothWaysOfPreemptionGiveTheSame) {
         requests.back().sampling = {.temperature = 1.0f,
                                     .frequency_penalty = 0.1f,
                                     .seed = static_cast<uint64_t>(i),
-                                    .logit_bias = {}};
+                                    .logit_bias = {},
+                                    .suppressed_ids = {}};
         requests.back().mtp_logits = i == 5;
         got.push_back(Submit(requests.back()));
       }

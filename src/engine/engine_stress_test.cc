@@ -139,6 +139,7 @@ class Stress {
     }
     request.num_top_logprobs = Random(-1, 2);
     request.prompt_logprobs = Random(0, 4) == 0;
+    request.num_prompt_top_logprobs = request.prompt_logprobs ? Random(0, 3) : 0;
     request.all_logits = Random(0, 6) == 0;
     request.mtp_logits = Random(0, 6) == 0;
     request.priority = Random(-1, 1);

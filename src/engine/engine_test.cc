@@ -22,8 +22,13 @@ std::vector<Request> Mixture() {
     if (i % 4 == 1) request.sampling.logit_bias = {{2, 3.0f}};
     request.num_top_logprobs = i % 4 - 1;
     request.prompt_logprobs = i % 3 == 0;
+    request.num_prompt_top_logprobs = i % 5;
     request.all_logits = i % 4 == 2;
     request.mtp_logits = i % 6 == 3;
+    if (request.max_tokens > 0 && i % 2 == 1) {
+      for (int32_t id = 0; id < 20; ++id) request.stop_ids.push_back(id);
+      request.min_tokens = request.max_tokens;
+    }
     requests.push_back(std::move(request));
   }
   return requests;

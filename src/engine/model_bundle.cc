@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/gpu_plan.h"
+#include "engine/kv_identity.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
 #include "formats/json.h"
@@ -304,9 +305,13 @@ Result<ModelBundle> PlanModel(const ModelOptions& options) {
 Result<ModelBundle> OpenModel(const ModelOptions& options) {
   ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
   ModelBundle& bundle = prepared.bundle;
+  ASSIGN_OR_RETURN(prepared.runtime.kv_identity,
+                   KvIdentity(bundle.spec.architecture, *bundle.source, options.dummy.empty() && options.use_mmap,
+                              prepared.runtime.kv_dtype, prepared.runtime.block_tokens));
   auto pool = std::make_unique<ThreadPool>(prepared.runtime.num_threads);
   prepared.build.pack.pool = pool.get();
   if (prepared.gpu) {
+    prepared.gpu->options.base.kv_identity = prepared.runtime.kv_identity;
     // The source stays: a lost device is loaded anew from it.
     auto load = [gpu = *prepared.gpu, spec = bundle.spec, source = bundle.source.get(), build = prepared.build] {
       return LoadCudaModel(gpu, spec, *source, build);

@@ -8,6 +8,7 @@ namespace cachalot {
 namespace {
 
 constexpr int32_t kMaxChoices = 1024;
+constexpr int32_t kMaxPromptTopLogprobs = 1024;  // a step holds them for every position
 
 Status CheckNumber(const char* name, float value, float min, float max) {
   if (std::isfinite(value) && value >= min && value <= max) return Status::Ok();
@@ -62,15 +63,24 @@ Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_t
     }
   }
   RETURN_IF_ERROR(CheckSampling(request.sampling, vocab_size));
-  if (info.max_logit_bias > 0 && request.sampling.logit_bias.size() > static_cast<size_t>(info.max_logit_bias)) {
-    return InvalidArgument("logit_bias has {} entries, the device takes at most {}", request.sampling.logit_bias.size(),
-                           info.max_logit_bias);
+  if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
+    return InvalidArgument("min_tokens is {}: must be in 0..max_tokens, which is {}", request.min_tokens, request.max_tokens);
+  }
+  const size_t num_suppressed = request.min_tokens > 0 && !request.ignore_eos ? request.stop_ids.size() : 0;
+  const size_t num_bias = request.sampling.logit_bias.size() + num_suppressed;
+  if (info.max_logit_bias > 0 && num_bias > static_cast<size_t>(info.max_logit_bias)) {
+    return InvalidArgument("logit_bias and the stop ids that min_tokens forbids have {} entries, the device takes at most {}",
+                           num_bias, info.max_logit_bias);
   }
   if (info.max_top_logprobs > 0 && request.num_top_logprobs > info.max_top_logprobs) {
     return InvalidArgument("num_top_logprobs is {}, the device gives at most {}", request.num_top_logprobs, info.max_top_logprobs);
   }
   if (request.num_top_logprobs < -1 || request.num_top_logprobs > vocab_size) {
     return InvalidArgument("num_top_logprobs is {}: must be in -1..{}", request.num_top_logprobs, vocab_size);
+  }
+  if (request.num_prompt_top_logprobs < 0 || request.num_prompt_top_logprobs > std::min(vocab_size, kMaxPromptTopLogprobs)) {
+    return InvalidArgument("num_prompt_top_logprobs is {}: must be in 0..{}", request.num_prompt_top_logprobs,
+                           std::min(vocab_size, kMaxPromptTopLogprobs));
   }
   if (!request.stop_strings.empty() && !has_tokenizer) {
     return InvalidArgument("stop strings need a tokenizer, and this model has none");

@@ -13,11 +13,17 @@
 
 namespace cachalot {
 
+struct TextOptions {
+  int32_t min_tokens = 0;     // what the first so many bring is not looked through for stop strings
+  bool include_stop = false;  // a stop string is part of the text
+  bool skip_special = true;   // special tokens are not
+};
+
 class RequestStream {
  public:
   // Without a tokenizer the text is always empty.
-  RequestStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, ReasoningLimits reasoning = {},
-                std::vector<int32_t> shown_ids = {});
+  RequestStream(const Tokenizer* tokenizer, std::vector<std::string> stop_strings, TextOptions options = {},
+                ReasoningLimits reasoning = {}, std::vector<int32_t> shown_ids = {});
 
   // Begins a new piece of text.
   void BeginStep() { text_.clear(); }
@@ -31,11 +37,14 @@ class RequestStream {
   bool stopped() const { return stopped_; }
   ReasoningGuide& guide() { return guide_; }
   const ReasoningGuide& guide() const { return guide_; }
+  bool includes_stop() const { return options_.include_stop; }
 
  private:
   std::optional<StreamDecoder> decoder_;
   StopMatcher matcher_;
   ReasoningGuide guide_;
+  TextOptions options_;
+  int32_t num_tokens_ = 0;
   std::string text_;
   bool stopped_ = false;
 };

@@ -12,7 +12,7 @@ constexpr size_t kUsualPieceBytes = 256;  // a token's text; longer ones make th
 }  // namespace
 
 // Knuth, Morris and Pratt, one automaton a string.
-StopMatcher::StopMatcher(std::vector<std::string> stop_strings) {
+StopMatcher::StopMatcher(std::vector<std::string> stop_strings, bool with_match) : with_match_(with_match) {
   size_t longest = 0;
   for (std::string& text : stop_strings) {
     CHECK(!text.empty());
@@ -45,7 +45,7 @@ bool StopMatcher::Push(std::string_view text, std::string* out) {
       if (k == pattern.text.size()) match = std::max(match, k);
     }
     if (match == 0) continue;
-    out->append(held_, 0, end - match);
+    out->append(held_, 0, with_match_ ? end : end - match);
     held_.clear();
     for (Pattern& pattern : patterns_) pattern.matched = 0;
     return true;

@@ -14,9 +14,10 @@ namespace cachalot {
 class StopMatcher {
  public:
   // None of them may be empty.
-  explicit StopMatcher(std::vector<std::string> stop_strings);
+  // with_match: what comes out ends behind the match, not before it.
+  explicit StopMatcher(std::vector<std::string> stop_strings, bool with_match = false);
 
-  // Appends to `out` what is now decided. True: a stop string is complete, and `out` ends before it.
+  // Appends to `out` what is now decided. True: a stop string is complete, and `out` ends there.
   bool Push(std::string_view text, std::string* out);
   // The text ends here: what was held back is no match.
   void Finish(std::string* out);
@@ -29,6 +30,7 @@ class StopMatcher {
   };
 
   std::vector<Pattern> patterns_;
+  bool with_match_ = false;
   std::string held_;  // as long as the longest `matched`
 };
 

@@ -99,5 +99,16 @@ TEST(StopMatcher, RandomTextsAndSplits) {
   EXPECT_LT(stopped, 19000);
 }
 
+TEST(StopMatcher, MayEndBehindTheMatch) {
+  for (size_t cut = 0; cut <= 7; ++cut) {
+    StopMatcher matcher({"cd", "d"}, /*with_match=*/true);
+    const std::string text = "abcdefg";
+    std::string out;
+    const bool first = matcher.Push(text.substr(0, cut), &out);
+    EXPECT_EQ(first || matcher.Push(text.substr(cut), &out), true);
+    EXPECT_EQ(out, "abcd") << cut;
+  }
+}
+
 }  // namespace
 }  // namespace cachalot

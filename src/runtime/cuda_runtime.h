@@ -86,6 +86,7 @@ class CudaRuntime final : public StepExecutor {
   void EnqueueOutputs(int64_t begin, int64_t count, const float* hidden);
   Status RunCpuLayers(const StepPlan& plan, InFlight* step);
   Status SendOutputs(const StepPlan& plan, InFlight* step);
+  Status FindPromptTops(const StepPlan& plan, int64_t begin, int64_t count, InFlight* step);
   Status SendMtp(const StepPlan& plan, InFlight* step);
   Status Download(const void* device, int64_t bytes, void* host);
 

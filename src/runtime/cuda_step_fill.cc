@@ -69,6 +69,8 @@ void CudaRuntime::FillSetup(const StepPlan& plan, const SlotSetup& setup, CudaSl
                             .seed = config.seed};
   out->sampling.bias_begin = setup.slot * kMaxCudaLogitBias;
   out->sampling.bias_len = static_cast<int32_t>(config.logit_bias.size());
+  out->sampling.num_suppressed = static_cast<int32_t>(config.suppressed_ids.size());
+  out->sampling.suppressed_until = config.suppressed_until;
   out->sampling.counts_row = config.has_penalties() ? setup.slot : -1;
 }
 
@@ -78,7 +80,8 @@ Status CudaRuntime::SendSetups(const StepPlan& plan) {
   const CudaStepMemory& m = d.memory;
   static_assert(sizeof(TokenBias) == sizeof(LogitBias));
   for (const SlotSetup& setup : plan.setups) {
-    const auto& bias = setup.sampling.logit_bias;
+    std::vector<TokenBias> bias = setup.sampling.logit_bias;
+    for (const int32_t id : setup.sampling.suppressed_ids) bias.push_back({.token_id = id});
     if (bias.size() > static_cast<size_t>(kMaxCudaLogitBias)) {
       return InvalidArgument("{} logit biases, at most {} on the GPU", bias.size(), kMaxCudaLogitBias);
     }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/sample/sample.h"
 #include "runtime/cuda_runtime_device.h"
 
 namespace cachalot {
@@ -190,6 +191,29 @@ Status CudaRuntime::Download(const void* device, int64_t bytes, void* host) {
   return FromCuda(backend_->stream_synchronize(device_->stream));
 }
 
+// The best tokens beside a prompt's own are found on the host: nobody waits for such a step in a hurry.
+Status CudaRuntime::FindPromptTops(const StepPlan& plan, int64_t begin, int64_t count, InFlight* step) {
+  const auto vocab = static_cast<size_t>(info_.vocab_size);
+  StepResult& result = step->result;
+  std::vector<float> logits;
+  std::vector<TokenLogprob> top;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto r = static_cast<size_t>(step->wanted[static_cast<size_t>(begin + i)].row_idx);
+    const int32_t num_top = plan.rows[r].num_prompt_top_logprobs;
+    if (num_top == 0 || step->input.target_ids[begin + i] < 0) continue;
+    logits.resize(vocab);
+    top.resize(static_cast<size_t>(num_top));
+    RETURN_IF_ERROR(Download(device_->memory.logits + i * info_.vocab_size, int64_t{info_.vocab_size} * 4, logits.data()));
+    TopLogprobs(logits, top);
+    // Rows come one after the other, so each row's entries lie together.
+    if (step->wanted[static_cast<size_t>(begin + i)].position == 0) {
+      result.rows[r].prompt_top_begin = static_cast<int32_t>(result.prompt_top_logprobs.size());
+    }
+    for (const TokenLogprob& entry : top) result.prompt_top_logprobs.push_back({entry.token_id, entry.logprob});
+  }
+  return Status::Ok();
+}
+
 Status CudaRuntime::SendOutputs(const StepPlan& plan, InFlight* step) {
   Device& d = *device_;
   const CudaStepMemory& m = d.memory;
@@ -230,6 +254,7 @@ Status CudaRuntime::SendOutputs(const StepPlan& plan, InFlight* step) {
       RETURN_IF_ERROR(FromCuda(backend_->copy(step->top_host + begin * kMaxCudaTopLogprobs, m.top,
                                               count * kMaxCudaTopLogprobs * int64_t{sizeof(TokenLogprob)}, d.stream)));
     }
+    RETURN_IF_ERROR(FindPromptTops(plan, begin, count, step));
     for (int64_t i = 0; i < count; ++i) {
       const auto r = static_cast<size_t>(step->wanted[static_cast<size_t>(begin + i)].row_idx);
       if ((plan.rows[r].outputs & kOutputAllLogits) == 0) continue;

@@ -116,7 +116,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
                     .max_logit_rows = options.max_logit_rows,
                     .kv_groups = runtime->kv_.infos(),
                     .device_drafts = runtime->drafter_ ? options.drafts : DraftKind::kNone,
-                    .draft_context = runtime->drafter_ ? runtime->drafter_->context_tokens() : 0};
+                    .draft_context = runtime->drafter_ ? runtime->drafter_->context_tokens() : 0,
+                    .kv_identity = options.kv_identity};
   runtime->row_begin_.reserve(static_cast<size_t>(options.max_seqs));
   runtime->row_order_.reserve(static_cast<size_t>(options.max_seqs));
   runtime->mla_form_ = options.deterministic ? MlaForm::kAbsorbed : options.mla_form;
@@ -258,6 +259,12 @@ void Runtime::OutputPosition(const PlanRow& row, ResultRow* out, int64_t token_b
     if (next >= 0) {
       if (out->prompt_logprob_len++ == 0) out->prompt_logprob_begin = static_cast<int32_t>(result_.prompt_logprobs.size());
       result_.prompt_logprobs.push_back(LogprobOf({logits, vocab}, next));
+      if (const int32_t top = row.num_prompt_top_logprobs; top > 0) {
+        if (out->prompt_logprob_len == 1) out->prompt_top_begin = static_cast<int32_t>(result_.prompt_top_logprobs.size());
+        top_.resize(static_cast<size_t>(top));
+        TopLogprobs({logits, vocab}, top_);
+        for (const TokenLogprob& entry : top_) result_.prompt_top_logprobs.push_back({entry.token_id, entry.logprob});
+      }
     }
   }
   if ((row.outputs & kOutputSample) && position + 1 >= row.q_len - row.num_drafts && out->sampled_token < 0) {

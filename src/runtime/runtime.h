@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/exec_context.h"
@@ -32,6 +33,7 @@ struct RuntimeOptions {
   // Benchmarks only: each draft is accepted with this probability, right or wrong, so what is generated means nothing. < 0:
   // off.
   float accept_fixed = -1.0f;
+  std::string kv_identity = {};  // as ExecutorInfo's
 };
 
 class Runtime final : public StepExecutor {

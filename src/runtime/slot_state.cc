@@ -1,5 +1,7 @@
 #include "runtime/slot_state.h"
 
+#include <limits>
+
 namespace cachalot {
 
 void SlotState::Reset(const SamplingConfig& config, std::span<const int32_t> history, int32_t num_prompt,
@@ -14,6 +16,9 @@ void SlotState::Reset(const SamplingConfig& config, std::span<const int32_t> his
                .seed = config.seed};
   bias_.clear();
   for (const TokenBias& bias : config.logit_bias) bias_.push_back({bias.token_id, bias.bias});
+  num_lasting_bias_ = bias_.size();
+  suppressed_until_ = config.suppressed_until;
+  for (const int32_t id : config.suppressed_ids) bias_.push_back({id, -std::numeric_limits<float>::infinity()});
   counts_.clear();
   penalties_ = config.has_penalties();
   if (penalties_) {
@@ -46,7 +51,8 @@ SampleRowResult SlotState::Sample(const ExecContext& exec, float* logits, int32_
                                            {.logits = logits,
                                             .vocab = vocab_size,
                                             .sampling = sampling_,
-                                            .bias = bias_,
+                                            .bias = std::span<const LogitBias>(bias_).first(
+                                                position < suppressed_until_ ? bias_.size() : num_lasting_bias_),
                                             .counts = counts_,
                                             .position = position,
                                             .num_top_logprobs = num_top_logprobs},

@@ -30,6 +30,8 @@ class SlotState {
   SamplingParams sampling_;
   bool penalties_ = false;
   std::vector<LogitBias> bias_;
+  size_t num_lasting_bias_ = 0;       // the others count before suppressed_until_ only
+  int64_t suppressed_until_ = 0;
   std::vector<TokenCount> counts_;    // one entry per distinct token
   std::vector<int32_t> count_index_;  // [vocab] into counts_, -1: not seen; empty without penalties
   int32_t last_token_ = -1;

@@ -23,6 +23,9 @@ struct SamplingConfig {
   float frequency_penalty = 0.0f;
   uint64_t seed = 0;
   std::vector<TokenBias> logit_bias;
+  // Never drawn at a position before this one: what would end an answer that is too short.
+  std::vector<int32_t> suppressed_ids;
+  int64_t suppressed_until = 0;
 
   bool operator==(const SamplingConfig&) const = default;
   bool has_penalties() const {

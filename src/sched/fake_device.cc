@@ -307,11 +307,16 @@ Status FakeDevice::RunRow(const StepPlan& plan, const PlanRow& row, StepResult* 
   }
   if (row.outputs & kOutputPromptLogprobs) {
     out.prompt_logprob_begin = static_cast<int32_t>(result->prompt_logprobs.size());
+    out.prompt_top_begin = static_cast<int32_t>(result->prompt_top_logprobs.size());
     for (size_t i = 0; i < tokens_.size(); ++i) {
       const int32_t next = i + 1 < tokens_.size() ? tokens_[i + 1] : row.next_token;
       if (next < 0) break;
       result->prompt_logprobs.push_back(model_.Logprob(hidden_[i], next));
       ++out.prompt_logprob_len;
+      for (int32_t t = 0; t < row.num_prompt_top_logprobs; ++t) {
+        const int32_t token = model_.TopToken(hidden_[i], t);
+        result->prompt_top_logprobs.push_back({token, model_.Logprob(hidden_[i], token)});
+      }
     }
   }
   if (row.outputs & kOutputAllLogits) {

@@ -50,7 +50,14 @@ int32_t FakeModel::Sample(uint64_t hidden, const SamplingConfig& sampling, int32
                      static_cast<uint64_t>(counts.in_prompt * 1000 + counts.in_output)));
     }
   }
-  return static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
+  int32_t token = static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
+  const auto& suppressed = sampling.suppressed_ids;
+  while (position < sampling.suppressed_until &&
+         std::find(suppressed.begin(), suppressed.end(), token) != suppressed.end()) {
+    x = Mix(x, 1);
+    token = static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
+  }
+  return token;
 }
 
 float FakeModel::Logit(uint64_t hidden, int32_t token) const {

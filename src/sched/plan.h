@@ -38,6 +38,7 @@ struct PlanRow {
   int32_t next_token = -1;  // the id that follows the row, when known (prompt log-probabilities)
   uint32_t outputs = 0;
   int32_t num_top_logprobs = 0;
+  int32_t num_prompt_top_logprobs = 0;  // with kOutputPromptLogprobs: the so many best beside each
   bool operator==(const PlanRow&) const = default;
 };
 
@@ -127,6 +128,7 @@ struct ResultRow {
   int32_t prompt_logprob_begin =
       0;  // range in StepResult::prompt_logprobs: one for each position with a known next token
   int32_t prompt_logprob_len = 0;
+  int32_t prompt_top_begin = 0;  // prompt_logprob_len x num_prompt_top_logprobs in StepResult::prompt_top_logprobs
   int64_t logits_begin = -1;  // q_len x vocab values in StepResult::logits; -1: none
   int64_t hidden_begin = -1;  // q_len x hidden_size values in StepResult::hidden
   int64_t mtp_logits_begin =
@@ -140,6 +142,7 @@ struct StepResult {
   int64_t draft_us = 0;  // of the step's time, what making drafts took
   std::vector<TopLogprob> top_logprobs;
   std::vector<float> prompt_logprobs;
+  std::vector<TopLogprob> prompt_top_logprobs;
   std::vector<float> logits;
   std::vector<float> hidden;
   std::vector<float> mtp_logits;
@@ -152,6 +155,7 @@ struct StepResult {
     draft_us = 0;
     top_logprobs.clear();
     prompt_logprobs.clear();
+    prompt_top_logprobs.clear();
     logits.clear();
     hidden.clear();
     mtp_logits.clear();

@@ -186,8 +186,10 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
     }
   }
   // Position p brings log p(prompt[p + 1]), so the prompt's last position has none.
-  if (spec.prompt_logprobs && is_new && seq->num_computed < seq->num_prompt - 1)
+  if (spec.prompt_logprobs && is_new && seq->num_computed < seq->num_prompt - 1) {
     row.outputs |= kOutputPromptLogprobs;
+    row.num_prompt_top_logprobs = spec.num_prompt_top_logprobs;
+  }
   if (spec.all_logits && is_new) row.outputs |= kOutputAllLogits;
   if (spec.mtp_logits) row.outputs |= kOutputMtp;
   plan->rows.push_back(row);

@@ -124,7 +124,7 @@ TEST(Scheduler, PreemptsTheYoungestOfTheLowestPriority) {
 
 TEST(Scheduler, PreemptionChangesNoToken) {
   SamplingConfig sampling{
-      .temperature = 1.0f, .repetition_penalty = 1.1f, .seed = 5, .logit_bias = {{3, 1.5f}}};
+      .temperature = 1.0f, .repetition_penalty = 1.1f, .seed = 5, .logit_bias = {{3, 1.5f}}, .suppressed_ids = {}};
   for (int32_t num_blocks : {11, 13, 20}) {
     SchedulerDriver driver(TestLimits(num_blocks),
                            {.max_batch_tokens = 16, .prefill_chunk = 5, .reserve_blocks_per_seq = 0});

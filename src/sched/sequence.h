@@ -23,6 +23,7 @@ struct SequenceSpec {
   std::vector<int32_t> stop_ids;  // a sampled token among these ends the sequence
   int32_t num_top_logprobs = -1;  // -1: none
   bool prompt_logprobs = false;
+  int32_t num_prompt_top_logprobs = 0;  // with prompt_logprobs
   bool all_logits = false;
   bool mtp_logits = false;
   int32_t priority = 0;      // lower runs first

@@ -20,6 +20,7 @@ TokenEvent EventOf(const RequestOutput& output, int64_t now_us) {
   event.logprobs.assign(output.logprobs.begin(), output.logprobs.end());
   for (const auto& top : output.top_logprobs) event.top_logprobs.emplace_back(top.begin(), top.end());
   event.prompt_logprobs.assign(output.prompt_logprobs.begin(), output.prompt_logprobs.end());
+  event.prompt_top_logprobs.assign(output.prompt_top_logprobs.begin(), output.prompt_top_logprobs.end());
   event.choice = output.choice;
   event.num_prompt_computed = output.num_prompt_computed;
   event.num_cached_tokens = output.num_cached_tokens;
@@ -39,6 +40,7 @@ int64_t SteadyNowUs() {
 EngineLoop::EngineLoop(Engine* engine, const ExecutorInfo& info, ServerMetrics* metrics, EngineLoopOptions options)
     : engine_(engine), info_(info), metrics_(metrics), options_(options) {
   snapshot_.kv_groups = info.kv_groups;
+  snapshot_.kv_identity = info.kv_identity;
   snapshot_.max_seqs = info.max_seqs;
   snapshot_.stats = engine->stats();
   progress_us_ = SteadyNowUs();

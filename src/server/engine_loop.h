@@ -30,6 +30,7 @@ struct TokenEvent {
   std::vector<float> logprobs;
   std::vector<std::vector<TopLogprob>> top_logprobs;
   std::vector<float> prompt_logprobs;
+  std::vector<TopLogprob> prompt_top_logprobs;
   int32_t num_prompt_computed = 0;
   int32_t num_cached_tokens = 0;
   int64_t queue_us = 0;
@@ -73,6 +74,7 @@ class EngineLoop {
   struct Snapshot {
     EngineStats stats;
     std::vector<KvGroupInfo> kv_groups;
+    std::string kv_identity;
     int32_t max_seqs = 0;
     double tokens_per_second = 0.0;  // generated, over about the last two seconds
   };

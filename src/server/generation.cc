@@ -29,6 +29,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void Enqueue(size_t choice, TokenEvent event);  // on the engine's thread
   void Drain();
+  void OpenStream();
+  void KeepAlive();
   void Handle(Choice& choice, TokenEvent event, std::string* out);
   ChoiceDelta TakeTokens(Choice& choice, TokenEvent& event);
   void Stream(Choice& choice, const ChoiceDelta& delta, bool has_tokens, std::string* out);
@@ -60,6 +62,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Status error_;
   bool client_gone_ = false;
   bool stream_open_ = false;
+  bool quiet_ = false;                     // since the last look at it nothing was sent
   bool failed_ = false;                    // the client has been told of error_
   int status_ = 200;
   int64_t first_token_us_ = 0;
@@ -136,6 +139,7 @@ void Generation::Start() {
     }));
   }
   if (client_gone_) CancelAll();
+  if (params_.stream && context_.options.sse_keepalive_ms > 0) KeepAlive();
 }
 
 void Generation::Enqueue(size_t choice, TokenEvent event) {
@@ -163,17 +167,34 @@ void Generation::Drain() {
   std::string out;
   for (auto& queued : events) Handle(choices_[queued.choice], std::move(queued.event), &out);
   if (!out.empty() && !exchange_->closed()) {
-    if (!stream_open_) {
-      stream_open_ = true;
-      context_.metrics->streams->Add(1);
-      HttpResponse head;
-      head.content_type = "text/event-stream; charset=utf-8";
-      head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", id_}};
-      exchange_->StartStream(std::move(head));
-    }
+    OpenStream();
     exchange_->Write(out);
+    quiet_ = false;
   }
   if (num_finished_ == choices_.size()) Complete();
+}
+
+void Generation::OpenStream() {
+  if (std::exchange(stream_open_, true)) return;
+  context_.metrics->streams->Add(1);
+  HttpResponse head;
+  head.content_type = "text/event-stream; charset=utf-8";
+  head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}, {"X-Request-Id", id_}};
+  exchange_->StartStream(std::move(head));
+}
+
+// What stands between us and the client must see that the stream lives, also while its request waits for its turn. The
+// comment has a single line end: some clients take an empty line for an event without data.
+void Generation::KeepAlive() {
+  if (exchange_->closed()) return;
+  if (quiet_) {
+    OpenStream();
+    exchange_->Write(": ping\n");
+  }
+  quiet_ = true;
+  exchange_->CallAfter(context_.options.sse_keepalive_ms, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->KeepAlive();
+  });
 }
 
 bool Generation::IsStopId(int32_t id) const {
@@ -186,15 +207,17 @@ bool Generation::IsStopId(int32_t id) const {
 ChoiceDelta Generation::TakeTokens(Choice& choice, TokenEvent& event) {
   ChoiceDelta delta;
   const bool record = context_.recorder != nullptr;
+  if (params_.return_token_ids) delta.token_ids = event.token_ids;
   const bool reasoning_before = choice.splitter.reasoning();
   for (size_t i = 0; i < event.token_ids.size(); ++i) {
     const int32_t id = event.token_ids[i];
     ++choice.num_tokens;
-    if (record) choice.token_ids.push_back(id);
+    if (record || params_.return_token_ids) choice.token_ids.push_back(id);
     if (i >= event.logprobs.size()) continue;
     choice.sum_logprob += event.logprobs[i];
     // A token that only ends the answer is no part of it.
-    const bool ends = event.finished && i + 1 == event.token_ids.size() && event.finish_reason == FinishReason::kStop && IsStopId(id);
+    const bool ends = event.finished && i + 1 == event.token_ids.size() && event.finish_reason == FinishReason::kStop && IsStopId(id) &&
+                      !params_.include_stop;
     if (ends || params_.num_top_logprobs < 0) continue;
     AnswerToken token;
     token.token_id = id;
@@ -222,6 +245,7 @@ void Generation::Handle(Choice& choice, TokenEvent event, std::string* out) {
   live_->generated += static_cast<int64_t>(event.token_ids.size());
   choice.num_cached_tokens = std::max(choice.num_cached_tokens, event.num_cached_tokens);
   choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
+  choice.prompt_top.insert(choice.prompt_top.end(), event.prompt_top_logprobs.begin(), event.prompt_top_logprobs.end());
   if (!event.token_ids.empty()) {
     if (choice.num_tokens == 0) {
       context_.metrics->first_token_seconds->Observe(static_cast<double>(event.time_us - exchange_->request().arrival_us) * 1e-6);
@@ -284,7 +308,9 @@ void Generation::Record(const Request& request) {
 void Generation::SharePromptLogprobs() {
   for (size_t i = 0; i < all_.size(); ++i) {
     const Choice* first = all_[i - i % static_cast<size_t>(params_.best_of)];
-    if (all_[i]->prompt_logprobs.size() < first->prompt_logprobs.size()) all_[i]->prompt_logprobs = first->prompt_logprobs;
+    if (all_[i]->prompt_logprobs.size() >= first->prompt_logprobs.size()) continue;
+    all_[i]->prompt_logprobs = first->prompt_logprobs;
+    all_[i]->prompt_top = first->prompt_top;
   }
 }
 
@@ -347,7 +373,7 @@ void Generation::Complete() {
     status_ = error.status;
     Respond(ErrorResponse(error));
   } else {
-    if (reply_->FirstNeedsPrompt()) SharePromptLogprobs();
+    SharePromptLogprobs();
     HttpResponse response;
     response.body = reply_->Body(BestChoices(), UsageJson(usage));
     Respond(std::move(response));

@@ -49,6 +49,9 @@ RecordedChoice ChoiceOf(const nlohmann::json& json) {
   choice.request.max_tokens = json.at("max_tokens").get<int32_t>();
   choice.request.stop_strings = json.at("stop_strings").get<std::vector<std::string>>();
   choice.request.stop_ids = json.at("stop_ids").get<std::vector<int32_t>>();
+  choice.request.min_tokens = json.value("min_tokens", 0);
+  choice.request.include_stop = json.value("include_stop", false);
+  choice.request.skip_special = json.value("skip_special", true);
   choice.request.num_top_logprobs = json.at("num_top_logprobs").get<int32_t>();
   choice.request.priority = json.at("priority").get<int32_t>();
   const auto& result = json.at("result");
@@ -70,6 +73,9 @@ std::string RecordLine(const std::string& id, const HttpRequest& request, int64_
                     {"max_tokens", asked.max_tokens},
                     {"stop_strings", asked.stop_strings},
                     {"stop_ids", asked.stop_ids},
+                    {"min_tokens", asked.min_tokens},
+                    {"include_stop", asked.include_stop},
+                    {"skip_special", asked.skip_special},
                     {"num_top_logprobs", asked.num_top_logprobs},
                     {"priority", asked.priority},
                     {"result",

@@ -24,12 +24,12 @@ constexpr std::array kRoutes = {
     Route{"GET", "/ready", ReadyRoute, true},
     Route{"GET", "/metrics", MetricsRoute},
     Route{"GET", "/status", StatusRoute},
-    Route{"GET", "/version", VersionRoute},
-    Route{"GET", "/openapi.json", OpenApiRoute},
+    Route{"GET", "/version", VersionRoute, false, false},
+    Route{"GET", "/openapi.json", OpenApiRoute, false, false},
     // The page: plain files, the same for everybody. What it shows comes from routes that ask for the key.
-    Route{"GET", "/", PageRoute, true},
-    Route{"GET", "/web/*", PageRoute, true},
-    Route{"GET", "/favicon.ico", PageRoute, true},
+    Route{"GET", "/", PageRoute, true, false},
+    Route{"GET", "/web/*", PageRoute, true, false},
+    Route{"GET", "/favicon.ico", PageRoute, true, false},
 };
 
 bool PathMatches(std::string_view pattern, std::string_view path) {
@@ -99,6 +99,16 @@ void Serve(ServerContext* context, const Route* route, const std::string& allow,
     response.headers.emplace_back("Allow", allow);
     return exchange->Respond(std::move(response));
   }
+  if (const std::string_view coding = request.Header("content-encoding"); !coding.empty() && coding != "identity") {
+    return exchange->Respond(ErrorResponse(
+        ErrorOfStatus(415, fmt::format("Content-Encoding {}: bodies are taken as they are", Printable(coding, 60)))));
+  }
+  if (route->needs_model && !context->loaded.load(std::memory_order_acquire)) {
+    ApiError error = ErrorOfStatus(503, "the model is being loaded");
+    error.code = "loading";
+    error.retry_after_s = 1;
+    return exchange->Respond(ErrorResponse(error));
+  }
   route->handler(context, exchange);
 }
 
@@ -121,7 +131,9 @@ void HandleExchange(ServerContext* context, const std::shared_ptr<Exchange>& exc
     if (request.method == row.method || (get && request.method == "HEAD")) route = &row;
   }
   if (!allow.empty()) allow += ", OPTIONS";
-  exchange->on_response = [context, path = MetricPath(route)](int status) { context->metrics->Requests(path, status)->Add(); };
+  exchange->on_response = [context, path = MetricPath(route)](int status) {
+    if (context->loaded.load(std::memory_order_acquire)) context->metrics->Requests(path, status)->Add();
+  };
   try {
     Serve(context, route, allow, exchange);
   } catch (const std::exception& exception) {  // out of memory, or a mistake of ours: this request only

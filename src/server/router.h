@@ -17,6 +17,7 @@ struct Route {
   const char* path;       // ends with "/*": anything below
   RouteHandler handler;
   bool open = false;      // needs no key: nothing of the model or of requests shows
+  bool needs_model = true;
 };
 std::span<const Route> AllRoutes();
 

@@ -19,11 +19,8 @@ constexpr auto kGoodbyeTime = 2000ms;  // for the last error messages to leave
 
 Status Prepare(ServerContext* context, ModelBundle* bundle, const ExecutorInfo& info) {
   if (bundle->tokenizer == nullptr) return bundle->tokenizer_error.WithContext("serving needs a tokenizer");
-  ServerOptions& options = context->options;
+  const ServerOptions& options = context->options;
   context->bundle = bundle;
-  context->start_us = SteadyNowUs();
-  context->start_unix =
-      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   ModelFacts& facts = context->facts;
   facts.names = options.served_names.empty() ? std::vector<std::string>{options.default_name} : options.served_names;
   facts.vocab_size = info.vocab_size;
@@ -43,6 +40,11 @@ Status Prepare(ServerContext* context, ModelBundle* bundle, const ExecutorInfo& 
   facts.defaults = bundle->generation;
   facts.stop_ids.assign(bundle->tokenizer->stop_ids().begin(), bundle->tokenizer->stop_ids().end());
   context->metrics = std::make_unique<ServerMetrics>(&context->registry, info);
+  return Status::Ok();
+}
+
+Status OpenFiles(ServerContext* context) {
+  const ServerOptions& options = context->options;
   if (!options.request_log.empty()) {
     ASSIGN_OR_RETURN(context->request_log, LineWriter::Open(options.request_log));
   }
@@ -83,25 +85,40 @@ size_t LiveRequests::size() const {
   return map_.size();
 }
 
-Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ModelBundle* bundle, Engine* engine, const ExecutorInfo& info) {
+Result<std::unique_ptr<Server>> Server::Listen(ServerOptions options) {
   std::unique_ptr<Server> server(new Server);
   ServerContext* context = &server->context_;
   context->options = std::move(options);
-  RETURN_IF_ERROR(Prepare(context, bundle, info));
-  context->loop = std::make_unique<EngineLoop>(engine, info, context->metrics.get(),
-                                               EngineLoopOptions{.max_waiting = context->options.max_waiting,
-                                                                 .max_seqs = info.max_seqs,
-                                                                 .stall_us = int64_t{context->options.stall_ms} * 1000});
+  RETURN_IF_ERROR(OpenFiles(context));
+  context->start_us = SteadyNowUs();
+  context->start_unix =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   auto http = HttpServer::Start(
       context->options.http, [context](std::shared_ptr<Exchange> exchange) { HandleExchange(context, exchange); },
       [](int status, std::string_view message) { return ErrorJson(ErrorOfStatus(status, std::string(message))); });
   if (!http.ok()) {
     server->stopped_ = true;
-    context->loop->Stop();
     return http.status();
   }
   server->http_ = std::move(*http);
-  context->http = server->http_.get();
+  return server;
+}
+
+Status Server::Serve(ModelBundle* bundle, Engine* engine, const ExecutorInfo& info) {
+  ServerContext* context = &context_;
+  RETURN_IF_ERROR(Prepare(context, bundle, info));
+  context->http = http_.get();
+  context->loop = std::make_unique<EngineLoop>(engine, info, context->metrics.get(),
+                                               EngineLoopOptions{.max_waiting = context->options.max_waiting,
+                                                                 .max_seqs = info.max_seqs,
+                                                                 .stall_us = int64_t{context->options.stall_ms} * 1000});
+  context->loaded.store(true, std::memory_order_release);
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Server>> Server::Start(ServerOptions options, ModelBundle* bundle, Engine* engine, const ExecutorInfo& info) {
+  ASSIGN_OR_RETURN(auto server, Listen(std::move(options)));
+  RETURN_IF_ERROR(server->Serve(bundle, engine, info));
   return server;
 }
 
@@ -125,8 +142,10 @@ bool Server::idle() const {
 void Server::Stop() {
   if (std::exchange(stopped_, true)) return;
   BeginDrain();
-  context_.loop->CancelAll();
-  context_.loop->Stop();
+  if (context_.loop != nullptr) {
+    context_.loop->CancelAll();
+    context_.loop->Stop();
+  }
   // Every request has its end now; the connections' threads still carry it to the clients.
   const auto deadline = std::chrono::steady_clock::now() + kGoodbyeTime;
   while (!idle() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(5ms);

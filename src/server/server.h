@@ -1,4 +1,5 @@
-// Server: a model behind HTTP. Start brings it up, BeginDrain and WaitUntilIdle take it down gently, Stop at once.
+// Server: a model behind HTTP. Listen opens the port, where all but what needs no model is 503 until Serve; BeginDrain
+// takes it down gently, Stop at once.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,10 @@ namespace cachalot {
 
 class Server {
  public:
-  // bundle (with tokenizer and runtime) and engine outlive the server; the engine is used by nobody else meanwhile.
+  static Result<std::unique_ptr<Server>> Listen(ServerOptions options);
+  // Once. bundle (with tokenizer and runtime) and engine outlive the server; the engine is used by nobody else meanwhile.
+  Status Serve(ModelBundle* bundle, Engine* engine, const ExecutorInfo& info);
+  // Both.
   static Result<std::unique_ptr<Server>> Start(ServerOptions options, ModelBundle* bundle, Engine* engine, const ExecutorInfo& info);
   ~Server();
   Server(const Server&) = delete;

@@ -55,6 +55,7 @@ struct ServerOptions {
   int64_t deadline_us = 0;                    // of a request, from its arrival; 0: none
   int32_t drain_timeout_ms = 30'000;
   int32_t stall_ms = 60'000;                  // /health turns red when a step takes longer
+  int32_t sse_keepalive_ms = 30'000;          // a stream that brings nothing for so long gets a comment; 0: never
   bool vllm_metrics = false;
   bool split_reasoning = true;
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
@@ -74,6 +75,8 @@ struct ServerContext {
   std::unique_ptr<LineWriter> recorder;       // may be null
   HttpServer* http = nullptr;                 // set once it listens
   LiveRequests live;
+  // Until the model is there, only options are; what else stands above may be looked at once this is true.
+  std::atomic<bool> loaded{false};
   std::atomic<bool> draining{false};
   std::atomic<uint64_t> last_request{0};
   int64_t start_us = 0;                       // steady clock

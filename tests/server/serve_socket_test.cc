@@ -137,6 +137,73 @@ TEST_F(ServeSocketTest, EchoWithLogprobs) {
   for (size_t i = 1; i < count; ++i) EXPECT_LT(choice["logprobs"]["token_logprobs"][i], 0.0);
 }
 
+// What evaluations ask for: the log-probabilities of a text are those that its tokens had when they were generated, and
+// nothing of them is missing because the prefix cache knows the text.
+TEST_F(ServeSocketTest, EchoTellsWhatGenerationTold) {
+  Start();
+  const json made = Complete(R"(,"max_tokens":12,"temperature":0,"logprobs":3,"ignore_eos":true,"return_token_ids":true)");
+  ASSERT_TRUE(made.contains("choices")) << made.dump();
+  const json& answer = made["choices"][0];
+  auto ids = answer["prompt_token_ids"].get<std::vector<int>>();
+  const size_t num_prompt = ids.size();
+  for (const auto& id : answer["token_ids"]) ids.push_back(id);
+  ASSERT_EQ(ids.size(), num_prompt + 12);
+  for (const int max_tokens : {0, 1}) {
+    const json body = {{"prompt", ids}, {"max_tokens", max_tokens}, {"temperature", 0}, {"echo", true}, {"logprobs", 3},
+                       {"prompt_logprobs", 1}, {"n", 2}};
+    const json echo = json::parse(BodyOf(Ask(port(), PostText("/v1/completions", body.dump()))), nullptr, false);
+    ASSERT_TRUE(echo.contains("choices")) << echo.dump();
+    EXPECT_EQ(echo["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    for (const json& choice : echo["choices"]) {
+      const json& told = choice["logprobs"];
+      ASSERT_EQ(told["tokens"].size(), ids.size() + static_cast<size_t>(max_tokens));
+      EXPECT_TRUE(told["top_logprobs"][0].is_null());
+      ASSERT_EQ(choice["prompt_logprobs"].size(), ids.size());
+      EXPECT_TRUE(choice["prompt_logprobs"][0].is_null());
+      for (size_t i = 0; i < 12; ++i) {
+        const size_t at = num_prompt + i;
+        EXPECT_EQ(told["tokens"][at], answer["logprobs"]["tokens"][i]);
+        // Sampling sums the exponentials in another order.
+        EXPECT_NEAR(told["token_logprobs"][at].get<double>(), answer["logprobs"]["token_logprobs"][i].get<double>(), 1e-5);
+        const json& top = told["top_logprobs"][at];
+        const json& want = answer["logprobs"]["top_logprobs"][i];
+        ASSERT_EQ(top.size(), want.size());
+        for (const auto& [token, logprob] : want.items()) EXPECT_NEAR(top.value(token, -99.0), logprob.get<double>(), 1e-5) << token;
+        const json& entry = choice["prompt_logprobs"][at][std::to_string(ids[at])];
+        EXPECT_EQ(entry["logprob"], told["token_logprobs"][at]);
+        EXPECT_EQ(entry["rank"], 1) << "greedy";
+      }
+    }
+  }
+  WaitUntilAtRest();
+}
+
+TEST_F(ServeSocketTest, HowAnswersEnd) {
+  Start();
+  const std::string ask = R"(,"max_tokens":10,"temperature":0,"ignore_eos":true,"return_token_ids":true)";
+  const json plain = Complete(ask.c_str())["choices"][0];
+  const auto ids = plain["token_ids"].get<std::vector<int>>();
+  ASSERT_EQ(ids.size(), 10u);
+  const std::string stop = ask + R"(,"stop_token_ids":[)" + std::to_string(ids[0]) + "]";
+  EXPECT_EQ(Complete(stop.c_str())["choices"][0]["token_ids"], json({ids[0]}));
+  const json longer = Complete((stop + R"(,"min_tokens":4)").c_str())["choices"][0];
+  ASSERT_GE(longer["token_ids"].size(), 4u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_NE(longer["token_ids"][i], ids[0]);
+  const auto text = plain["text"].get<std::string>();
+  ASSERT_GE(text.size(), 4u);
+  const json body = {{"prompt", "taneba"}, {"max_tokens", 10}, {"temperature", 0}, {"ignore_eos", true}, {"stop", text.substr(2, 2)}};
+  const auto with = [&](const json& more) {
+    json all = body;
+    all.update(more);
+    return json::parse(BodyOf(Ask(port(), PostText("/v1/completions", all.dump()))), nullptr, false)["choices"][0];
+  };
+  const size_t match = text.find(text.substr(2, 2));
+  EXPECT_EQ(with(json::object())["text"], text.substr(0, match));
+  EXPECT_EQ(with({{"include_stop_str_in_output", true}})["text"], text.substr(0, match + 2));
+  EXPECT_EQ(with({{"min_tokens", 10}})["text"], text);
+  EXPECT_EQ(with({{"min_tokens", 10}})["finish_reason"], "length");
+}
+
 TEST_F(ServeSocketTest, AClientThatGoesFreesEverything) {
   Start();
   for (const bool stream : {true, false}) {
@@ -148,6 +215,70 @@ TEST_F(ServeSocketTest, AClientThatGoesFreesEverything) {
     }
     WaitUntilAtRest();
   }
+}
+
+// The port answers before the model is there.
+TEST_F(ServeSocketTest, WhileTheModelIsLoaded) {
+  ServerOptions options;
+  options.http.port = 0;
+  options.api_keys = {"secret"};
+  options.request_log = "";
+  auto listening = Server::Listen(options);
+  ASSERT_TRUE(listening.ok()) << listening.status().ToString();
+  server_ = std::move(*listening);
+  const auto get = [&](const char* path, const char* key = "secret") {
+    return Ask(port(), std::string("GET ") + path + " HTTP/1.1\r\nHost: t\r\nConnection: close\r\nAuthorization: Bearer " + key + "\r\n\r\n");
+  };
+  for (const char* path : {"/health", "/ready", "/v1/models", "/metrics", "/status"}) {
+    const std::string told = get(path);
+    EXPECT_EQ(StatusOf(told), 503) << path;
+    EXPECT_THAT(told, HasSubstr("Retry-After: 1"));
+    EXPECT_EQ(json::parse(BodyOf(told))["error"]["code"], "loading");
+  }
+  EXPECT_EQ(StatusOf(Ask(port(), PostText("/v1/completions", "{}", "x-api-key: secret\r\n"))), 503);
+  EXPECT_EQ(StatusOf(get("/v1/models", "wrong")), 401);
+  EXPECT_EQ(StatusOf(get("/nowhere")), 404);
+  EXPECT_EQ(StatusOf(get("/")), 200);
+  EXPECT_EQ(StatusOf(get("/version")), 200);
+  ModelOptions model;
+  model.dummy = "tiny-llama";
+  model.num_threads = 1;
+  model.context = 256;
+  Result<ModelBundle> bundle = OpenModel(model);
+  ASSERT_TRUE(bundle.ok()) << bundle.status().ToString();
+  bundle_ = std::make_unique<ModelBundle>(std::move(*bundle));
+  engine_ = std::move(*Engine::Create(bundle_->runtime.get(), bundle_->tokenizer.get(), {}));
+  ASSERT_TRUE(server_->Serve(bundle_.get(), engine_.get(), bundle_->runtime->info()).ok());
+  for (const char* path : {"/health", "/ready", "/v1/models", "/metrics"}) EXPECT_EQ(StatusOf(get(path)), 200) << path;
+  const json status = json::parse(BodyOf(get("/status")));
+  EXPECT_THAT(status["kv_identity"].get<std::string>(), testing::StartsWith("llama-"));
+  server_->Stop();
+  // One that is stopped before there ever was a model.
+  options.http.port = 0;
+  ASSERT_TRUE(Server::Listen(options).ok());
+}
+
+TEST_F(ServeSocketTest, StreamsThatBringNothingAreKeptAlive) {
+  Start({.sse_keepalive_ms = 40}, 1, 2048, "tiny-deepseek-v3");
+  SocketClient first(port());
+  first.Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true,"stream":true)"));
+  first.ReadUntil("data: ");
+  SocketClient second(port());  // waits for its turn
+  second.Send(Completion(R"(,"max_tokens":2,"stream":true)"));
+  const std::string waiting = second.ReadUntil(": ping\n");
+  EXPECT_EQ(StatusOf(waiting), 200);
+  EXPECT_EQ(waiting.find("data: "), std::string::npos);
+  first.Close();
+  EXPECT_THAT(second.ReadUntil("data: [DONE]"), HasSubstr("data: {"));
+  WaitUntilAtRest();
+}
+
+TEST_F(ServeSocketTest, CompressedBodiesAreNamed) {
+  Start();
+  const std::string told = Ask(port(), PostText("/v1/completions", "\x1f\x8b\x08", "Content-Encoding: gzip\r\n"));
+  EXPECT_EQ(StatusOf(told), 415);
+  EXPECT_THAT(told, HasSubstr("gzip"));
+  EXPECT_EQ(StatusOf(Ask(port(), PostText("/tokenize", R"({"prompt":"a"})", "Content-Encoding: identity\r\n"))), 200);
 }
 
 TEST_F(ServeSocketTest, TooManyIs429) {

@@ -13,6 +13,8 @@ struct CudaSampleSlot {
   SamplingParams sampling;
   int32_t bias_begin = 0;  // range in CudaSampleParams::bias, token ids distinct
   int32_t bias_len = 0;
+  int32_t num_suppressed = 0;  // ids behind that range, never drawn at a position before suppressed_until
+  int64_t suppressed_until = 0;
   int32_t counts_row = -1;  // row of CudaSampleParams::counts; -1: no penalties
 };
 // Token counts of one sequence: dense [vocab], bit 31 says "in the prompt", the other bits count the output.

@@ -75,13 +75,19 @@ __device__ const float* Modified(const CudaSampleParams& p, const CudaSampleSlot
   const SamplingParams& sampling = slot.sampling;
   const bool penalties = slot.counts_row >= 0 && (sampling.repetition_penalty != 1.0f ||
                                                   sampling.presence_penalty != 0.0f || sampling.frequency_penalty != 0.0f);
-  if (slot.bias_len == 0 && !penalties) return logits;
+  const int32_t num_suppressed = p.positions[row] < slot.suppressed_until ? slot.num_suppressed : 0;
+  if (slot.bias_len == 0 && num_suppressed == 0 && !penalties) return logits;
   float* copy = p.modified + int64_t{row} * p.vocab;
   for (int32_t i = threadIdx.x; i < p.vocab; i += kSampleThreads) copy[i] = logits[i];
   __syncthreads();
   for (int32_t i = threadIdx.x; i < slot.bias_len; i += kSampleThreads) {
     const LogitBias bias = p.bias[slot.bias_begin + i];
     if (bias.token_id >= 0 && bias.token_id < p.vocab) copy[bias.token_id] += bias.bias;
+  }
+  __syncthreads();
+  for (int32_t i = threadIdx.x; i < num_suppressed; i += kSampleThreads) {
+    const int32_t id = p.bias[slot.bias_begin + slot.bias_len + i].token_id;
+    if (id >= 0 && id < p.vocab) copy[id] = -CUDART_INF_F;
   }
   __syncthreads();
   if (!penalties) return copy;

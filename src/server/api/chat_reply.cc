@@ -8,7 +8,7 @@ namespace {
 class ChatReply final : public Reply {
  public:
   ChatReply(std::string id, int64_t created, const GenerationParams& params, const Tokenizer& tokenizer, ReasoningFields fields)
-      : tokenizer_(tokenizer), fields_(fields), logprobs_(params.num_top_logprobs >= 0) {
+      : tokenizer_(tokenizer), params_(params), fields_(fields), logprobs_(params.num_top_logprobs >= 0) {
     // Everything up to the choices is the same in each chunk.
     const auto head = [&](const char* object) {
       return fmt::format("{{\"id\":{},\"object\":\"{}\",\"created\":{},\"model\":{},\"system_fingerprint\":\"cachalot\",", JsonString(id),
@@ -19,18 +19,24 @@ class ChatReply final : public Reply {
   }
 
   std::string FirstChunk(Choice& choice, const std::string& usage) override {
-    return Chunk(choice, "{\"role\":\"assistant\",\"content\":\"\"}", "null", "null", usage);
+    std::string text = Chunk(choice, "{\"role\":\"assistant\",\"content\":\"\"}", "null", "null", usage);
+    if (params_.return_token_ids) {
+      text.back() = ',';
+      text += TokenIdsJson("prompt_token_ids", params_.prompts[0].ids) + "}";
+    }
+    return text;
   }
 
   std::string DeltaChunk(Choice& choice, const ChoiceDelta& delta, const std::string& usage) override {
-    if (delta.content.empty() && delta.reasoning.empty() && delta.tokens.empty()) return "";
+    if (delta.content.empty() && delta.reasoning.empty() && delta.tokens.empty() && delta.token_ids.empty()) return "";
     std::string fields;
     AppendReasoning(delta.reasoning, &fields);
     if (!delta.content.empty() || fields.empty()) {
       fields += fields.empty() ? "\"content\":" : ",\"content\":";
       AppendJsonString(delta.content, &fields);
     }
-    return Chunk(choice, "{" + fields + "}", Logprobs(delta.tokens), "null", usage);
+    return Chunk(choice, "{" + fields + "}", Logprobs(delta.tokens), "null", usage,
+                 params_.return_token_ids ? "," + TokenIdsJson("token_ids", delta.token_ids) : "");
   }
 
   std::string LastChunk(Choice& choice, const std::string& usage) override {
@@ -49,9 +55,14 @@ class ChatReply final : public Reply {
       std::string reasoning;
       AppendReasoning(choice->reasoning, &reasoning);
       if (!reasoning.empty()) text += "," + reasoning;
-      text += "},\"logprobs\":" + Logprobs(choice->tokens) + ",\"finish_reason\":" + FinishReasonJson(*choice) + "}";
+      text += "},\"logprobs\":" + Logprobs(choice->tokens) + ",\"finish_reason\":" + FinishReasonJson(*choice);
+      if (params_.return_token_ids) text += "," + TokenIdsJson("token_ids", choice->token_ids);
+      text += '}';
     }
-    return text + "]," + usage + "}";
+    text += "]," + usage;
+    if (params_.return_token_ids) text += "," + TokenIdsJson("prompt_token_ids", params_.prompts[0].ids);
+    if (params_.num_prompt_logprobs >= 0) text += "," + PromptLogprobsJson(params_, *choices[0], tokenizer_);
+    return text + "}";
   }
 
  private:
@@ -90,14 +101,15 @@ class ChatReply final : public Reply {
   }
 
   std::string Chunk(const Choice& choice, const std::string& delta, const std::string& logprobs, const std::string& reason,
-                    const std::string& usage) const {
+                    const std::string& usage, const std::string& more = "") const {
     std::string text = chunk_head_ + fmt::format("\"choices\":[{{\"index\":{},\"delta\":", choice.index) + delta;
-    text += ",\"logprobs\":" + logprobs + ",\"finish_reason\":" + reason + "}]";
+    text += ",\"logprobs\":" + logprobs + ",\"finish_reason\":" + reason + more + "}]";
     if (!usage.empty()) text += "," + usage;
     return text + "}";
   }
 
   const Tokenizer& tokenizer_;
+  const GenerationParams params_;
   const ReasoningFields fields_;
   const bool logprobs_;
   std::string chunk_head_, body_head_;

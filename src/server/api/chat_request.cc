@@ -109,6 +109,37 @@ std::optional<ApiError> TakeExtra(const ChatJson& body, ChatJson* extra) {
   return std::nullopt;
 }
 
+std::string_view Trimmed(std::string_view text, bool at_end) {
+  constexpr std::string_view kSpace = " \t\r\n\v\f";
+  text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+  if (at_end) text = text.substr(0, text.find_last_not_of(kSpace) + 1);
+  return text;
+}
+
+// The prompt ends where the text of the last message does, so that the answer goes on with it. Templates may trim a
+// message: then its spaces at the end are left out.
+std::optional<ApiError> CutBehindLastMessage(const ChatJson& messages, RenderedPrompt* prompt) {
+  const ChatJson& last = messages.back();
+  const auto content = last.find("content");
+  if (last.at("role") != "assistant" || content == last.end() || !content->is_string() ||
+      Trimmed(content->get_ref<const std::string&>(), true).empty()) {
+    return Wrong("continue_final_message", "continue_final_message is true: the last message must be the assistant's, with a text");
+  }
+  const std::string_view text = content->get_ref<const std::string&>();
+  size_t begin = prompt->text.rfind(Trimmed(text, true));
+  if (begin == std::string::npos) {
+    return Wrong("continue_final_message", "continue_final_message is true, and the template does not write the last message as it is");
+  }
+  const std::string_view whole = Trimmed(text, false);
+  const bool keeps_spaces = prompt->text.compare(begin, whole.size(), whole) == 0;
+  const size_t end = begin + (keeps_spaces ? whole.size() : Trimmed(text, true).size());
+  prompt->text.resize(end);
+  const auto limit = static_cast<int64_t>(end);
+  std::erase_if(prompt->user_ranges, [&](const auto& range) { return range.first >= limit; });
+  for (auto& range : prompt->user_ranges) range.second = std::min(range.second, limit);
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bundle, RenderedPrompt* prompt) {
@@ -120,13 +151,16 @@ std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bund
   ChatInput input;
   input.messages = &messages;
   input.extra = &extra;
-  input.add_generation_prompt = fields.Bool("add_generation_prompt", true);
+  const bool go_on = fields.Bool("continue_final_message", false);
+  input.add_generation_prompt = fields.Bool("add_generation_prompt", !go_on);
+  if (go_on && input.add_generation_prompt) {
+    fields.Fail("continue_final_message", "continue_final_message and add_generation_prompt: only one of them may be true");
+  }
   input.documents = fields.Find("documents");
   if (input.documents != nullptr && !input.documents->is_array()) {
     fields.Fail("documents", fmt::format("documents is {}: must be a list", Preview(*input.documents)), "invalid_type");
   }
   fields.Refuse("chat_template", "the model's own template is used");
-  fields.Refuse("continue_final_message", "not supported");
   if (!fields.ok()) return fields.error();
   if (bundle.chat_template == nullptr) {
     return Wrong("messages", fmt::format("this model has no chat template that can be used: {}", bundle.template_error.message()));
@@ -137,7 +171,7 @@ std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bund
     return Wrong("messages", fmt::format("the chat template refuses the messages: {}", rendered.status().message()));
   }
   *prompt = std::move(*rendered);
-  return std::nullopt;
+  return go_on ? CutBehindLastMessage(messages, prompt) : std::nullopt;
 }
 
 std::optional<ApiError> EncodeChat(const RenderedPrompt& prompt, const ModelBundle& bundle, std::vector<int32_t>* ids) {
@@ -183,6 +217,7 @@ std::optional<ApiError> ParseChatRequest(const ChatJson& body, const ModelBundle
   if (auto error = CheckTextBytes(facts, prompt.text.size(), "messages")) return error;
   params->prompts.resize(1);
   if (auto error = EncodeChat(prompt, bundle, &params->prompts[0].ids)) return error;
+  TruncatePrompts(facts, *bundle.tokenizer, params);
   if (auto error = CheckLengths(facts, params)) {
     if (error->param == "prompt") error->param = "messages";
     return error;

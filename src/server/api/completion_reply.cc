@@ -24,18 +24,20 @@ class CompletionReply final : public Reply {
   bool FirstNeedsPrompt() const override { return params_.echo && logprobs_; }
 
   std::string FirstChunk(Choice& choice, const std::string& usage) override {
-    if (!params_.echo) return "";
-    std::vector<AnswerToken> tokens = PromptTokens(choice);
-    return Chunk(choice, Prompt(choice).text, tokens, "null", usage);
+    if (!params_.echo && !params_.return_token_ids) return "";
+    std::vector<AnswerToken> tokens;
+    if (params_.echo) tokens = PromptTokens(choice);
+    return Chunk(choice, params_.echo ? Prompt(choice).text : "", tokens, "null", usage, PromptIds(choice));
   }
 
   std::string DeltaChunk(Choice& choice, const ChoiceDelta& delta, const std::string& usage) override {
-    if (delta.content.empty() && delta.tokens.empty()) return "";
-    return Chunk(choice, delta.content, delta.tokens, "null", usage);
+    if (delta.content.empty() && delta.tokens.empty() && delta.token_ids.empty()) return "";
+    return Chunk(choice, delta.content, delta.tokens, "null", usage,
+                 params_.return_token_ids ? "," + TokenIdsJson("token_ids", delta.token_ids) : "");
   }
 
   std::string LastChunk(Choice& choice, const std::string& usage) override {
-    return Chunk(choice, "", {}, FinishReasonJson(choice), usage);
+    return Chunk(choice, "", {}, FinishReasonJson(choice), usage, "");
   }
 
   std::string UsageChunk(const std::string& usage) override { return head_ + "\"choices\":[]," + usage + "}"; }
@@ -47,14 +49,21 @@ class CompletionReply final : public Reply {
       std::vector<AnswerToken> tokens;
       if (params_.echo) tokens = PromptTokens(*choice);
       tokens.insert(tokens.end(), choice->tokens.begin(), choice->tokens.end());
+      std::string more = PromptIds(*choice);
+      if (params_.return_token_ids) more += "," + TokenIdsJson("token_ids", choice->token_ids);
+      if (params_.num_prompt_logprobs >= 0) more += "," + PromptLogprobsJson(params_, *choice, tokenizer_);
       AppendChoice(*choice, params_.echo ? Prompt(*choice).text + choice->content : choice->content, tokens,
-                   FinishReasonJson(*choice), &text);
+                   FinishReasonJson(*choice), more, &text);
     }
     return text + "]," + usage + "}";
   }
 
  private:
   const PromptSpec& Prompt(const Choice& choice) const { return params_.prompts[static_cast<size_t>(choice.prompt_idx)]; }
+
+  std::string PromptIds(const Choice& choice) const {
+    return params_.return_token_ids ? "," + TokenIdsJson("prompt_token_ids", Prompt(choice).ids) : "";
+  }
 
   std::vector<AnswerToken> PromptTokens(const Choice& choice) const {
     std::vector<AnswerToken> tokens;
@@ -64,7 +73,11 @@ class CompletionReply final : public Reply {
       AnswerToken token;
       token.token_id = ids[i];
       token.known = i > 0 && i - 1 < choice.prompt_logprobs.size();
-      if (token.known) token.logprob = choice.prompt_logprobs[i - 1];
+      if (token.known) {
+        token.logprob = choice.prompt_logprobs[i - 1];
+        const auto top = choice.prompt_top.begin() + static_cast<int64_t>(i - 1) * params_.num_prompt_top();
+        token.top.assign(top, top + params_.num_top_logprobs);
+      }
       tokens.push_back(std::move(token));
     }
     return tokens;
@@ -120,16 +133,16 @@ class CompletionReply final : public Reply {
   }
 
   void AppendChoice(Choice& choice, const std::string& text, const std::vector<AnswerToken>& tokens, const std::string& reason,
-                    std::string* out) const {
+                    const std::string& more, std::string* out) const {
     *out += fmt::format("{{\"index\":{},\"text\":", choice.index);
     AppendJsonString(text, out);
-    *out += ",\"logprobs\":" + Logprobs(choice, tokens) + ",\"finish_reason\":" + reason + "}";
+    *out += ",\"logprobs\":" + Logprobs(choice, tokens) + ",\"finish_reason\":" + reason + more + "}";
   }
 
   std::string Chunk(Choice& choice, const std::string& text, const std::vector<AnswerToken>& tokens, const std::string& reason,
-                    const std::string& usage) const {
+                    const std::string& usage, const std::string& more) const {
     std::string out = head_ + "\"choices\":[";
-    AppendChoice(choice, text, tokens, reason, &out);
+    AppendChoice(choice, text, tokens, reason, more, &out);
     out += ']';
     if (!usage.empty()) out += "," + usage;
     return out + "}";

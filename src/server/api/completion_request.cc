@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's
 constexpr int64_t kMaxTopLogprobs = 20;
+constexpr size_t kMaxPromptIds = 1 << 24;
 
 std::optional<ApiError> Wrong(std::string message, std::string code) {
   ApiError error;
@@ -36,7 +37,9 @@ std::optional<ApiError> AddIds(const ChatJson& list, const std::string& place, c
   const ChatJson object = ChatJson{{place, list}};
   FieldReader reader(object);
   PromptSpec prompt;
-  prompt.ids = reader.TokenIds(place, static_cast<size_t>(facts.max_context), facts.vocab_size);
+  // What will be cut may be longer.
+  const size_t most = params->truncate_prompt != 0 ? kMaxPromptIds : static_cast<size_t>(facts.max_context);
+  prompt.ids = reader.TokenIds(place, most, facts.vocab_size);
   if (!reader.ok()) {
     if (reader.error()->code == "too_long") {
       return Wrong(fmt::format("{} has {} tokens: the context has {}", place, list.size(), facts.max_context), "context_length_exceeded");
@@ -91,10 +94,6 @@ std::optional<ApiError> ParseCompletionRequest(const ChatJson& body, const Model
     params->num_top_logprobs = static_cast<int32_t>(fields.Int("logprobs", 0, 0, kMaxTopLogprobs));
   }
   params->echo = fields.Bool("echo", false);
-  if (params->echo && params->num_top_logprobs > 0) {
-    fields.Fail("logprobs", fmt::format("logprobs is {}: with echo only 0 is supported (each token's own log-probability)",
-                                        params->num_top_logprobs), "unsupported_value");
-  }
   params->best_of = static_cast<int32_t>(fields.Int("best_of", params->n, 1, facts.max_choices));
   if (params->best_of < params->n) {
     fields.Fail("best_of", fmt::format("best_of is {}: must be at least n, which is {}", params->best_of, params->n), "out_of_range");
@@ -110,6 +109,7 @@ std::optional<ApiError> ParseCompletionRequest(const ChatJson& body, const Model
     return error;
   }
   if (auto error = TakePrompts(body, bundle, facts, add_special, params)) return error;
+  TruncatePrompts(facts, *bundle.tokenizer, params);
   return CheckLengths(facts, params);
 }
 

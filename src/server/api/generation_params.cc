@@ -7,6 +7,7 @@
 #include <random>
 
 #include "formats/text.h"
+#include "tokenizer/tokenizer.h"
 
 namespace cachalot {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxNameBytes = 1024;
+constexpr int64_t kMaxPromptLogprobs = 20;
 
 // A field that would change the answer, with why it is refused. (Fields that are in no list are accepted and have no
 // effect, as everywhere.)
@@ -30,13 +32,8 @@ constexpr RefusedField kRefused[] = {
     {"guided_choice", "constrained output is not supported"},
     {"guided_grammar", "constrained output is not supported"},
     {"use_beam_search", "beam search is not supported"},
-    {"min_tokens", "only 0 is supported"},
     {"bad_words", "not supported; logit_bias takes token ids"},
     {"allowed_token_ids", "not supported; logit_bias takes token ids"},
-    {"include_stop_str_in_output", "stop strings are never part of the text"},
-    {"return_token_ids", "not supported"},
-    {"prompt_logprobs", "not supported; /v1/completions has echo with logprobs"},
-    {"truncate_prompt_tokens", "prompts are never cut"},
     {"mirostat", "not supported"},
     {"dry_multiplier", "not supported"},
     {"xtc_probability", "not supported"},
@@ -131,12 +128,21 @@ void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationPa
   params->best_of = params->n;
   ReadStreamOptions(fields, params);
   ReadFormat(fields);
+  params->num_prompt_logprobs = static_cast<int32_t>(fields->Int("prompt_logprobs", -1, 0, kMaxPromptLogprobs));
+  if (params->num_prompt_logprobs >= 0 && params->stream) {
+    fields->Fail("prompt_logprobs", "prompt_logprobs is given with stream: true; only whole responses have them", "unsupported_value");
+  }
   params->priority = static_cast<int32_t>(fields->Int("priority", 0, INT32_MIN, INT32_MAX));
   params->cache_salt = fields->String("cache_salt", "", kMaxNameBytes);
   if (fields->Find("cache_salt") != nullptr && params->cache_salt.empty()) fields->Fail("cache_salt", "cache_salt is empty");
   params->user = fields->String("user", "", kMaxNameBytes);
-  if (!fields->Bool("skip_special_tokens", true)) {
-    fields->Fail("skip_special_tokens", "skip_special_tokens is false: special tokens are never part of the text", "unsupported_value");
+  params->min_tokens = static_cast<int32_t>(fields->Int("min_tokens", 0, 0, INT32_MAX));
+  params->include_stop = fields->Bool("include_stop_str_in_output", false);
+  params->skip_special = fields->Bool("skip_special_tokens", true);
+  params->return_token_ids = fields->Bool("return_token_ids", false);
+  params->truncate_prompt = static_cast<int32_t>(fields->Int("truncate_prompt_tokens", 0, -1, INT32_MAX));
+  if (fields->Find("truncate_prompt_tokens") != nullptr && params->truncate_prompt == 0) {
+    fields->Fail("truncate_prompt_tokens", "truncate_prompt_tokens is 0: must be at least 1, or -1 for what fits", "out_of_range");
   }
   if (fields->Number("length_penalty", 1, -1e9, 1e9) != 1) fields->Fail("length_penalty", "beam search is not supported", "unsupported_value");
   if (fields->Number("typical_p", 1, 0, 1) != 1) fields->Fail("typical_p", "typical_p: only 1 (off) is supported", "unsupported_value");
@@ -150,6 +156,17 @@ std::optional<ApiError> CheckTextBytes(const ModelFacts& facts, size_t bytes, co
   error.param = param;
   error.code = "context_length_exceeded";
   return error;
+}
+
+void TruncatePrompts(const ModelFacts& facts, const Tokenizer& tokenizer, GenerationParams* params) {
+  if (params->truncate_prompt == 0) return;
+  const int32_t fits = facts.max_context - (params->max_tokens == 0 ? 0 : 1);
+  const auto keep = static_cast<size_t>(params->truncate_prompt < 0 ? fits : params->truncate_prompt);
+  for (auto& prompt : params->prompts) {
+    if (prompt.ids.size() <= keep) continue;
+    prompt.ids.erase(prompt.ids.begin(), prompt.ids.end() - static_cast<int64_t>(keep));
+    if (params->echo) prompt.text = tokenizer.Decode(prompt.ids);
+  }
 }
 
 std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* params) {
@@ -170,6 +187,12 @@ std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* 
       return error;
     }
   }
+  if (params->max_tokens >= 0 && params->min_tokens > params->max_tokens) {
+    ApiError error = ErrorOfStatus(400, fmt::format("min_tokens is {}: must be at most max_tokens, which is {}", params->min_tokens,
+                                                    params->max_tokens));
+    error.param = "min_tokens";
+    return error;
+  }
   if (params->num_choices() > facts.max_choices) {
     ApiError error = ErrorOfStatus(400, fmt::format("{} prompts with {} choices each are more than {} sequences",
                                                     params->prompts.size(), params->best_of, facts.max_choices));
@@ -189,10 +212,14 @@ Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& fact
   if (!params.ignore_eos) request.stop_ids = facts.stop_ids;
   request.stop_ids.insert(request.stop_ids.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
   request.stop_strings = params.stop_strings;
+  request.min_tokens = std::min(params.min_tokens, request.max_tokens);
+  request.include_stop = params.include_stop;
+  request.skip_special = params.skip_special;
   request.num_top_logprobs = params.num_top_logprobs;
   // best_of chooses by the mean log-probability.
   if (params.best_of > params.n) request.num_top_logprobs = std::max(request.num_top_logprobs, 0);
-  request.prompt_logprobs = params.echo && params.num_top_logprobs >= 0 && request.prompt_ids.size() > 1;
+  request.prompt_logprobs = params.num_prompt_top() >= 0 && request.prompt_ids.size() > 1;
+  request.num_prompt_top_logprobs = std::max(params.num_prompt_top(), 0);
   request.priority = params.priority;
   request.tenant = params.tenant;
   request.cache_salt = params.tenant + '/' + params.cache_salt;

@@ -2,6 +2,7 @@
 // got wrong passes beyond this point.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/model_bundle.h"
 #include "server/api/field_reader.h"
+#include "tokenizer/tokenizer.h"
 
 namespace cachalot {
 
@@ -38,12 +40,18 @@ struct GenerationParams {
   std::vector<std::string> stop_strings;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
+  int32_t min_tokens = 0;             // before so many nothing but a limit ends the answer
+  bool include_stop = false;          // what stopped the answer is part of its text
+  bool skip_special = true;
+  bool return_token_ids = false;
+  int32_t truncate_prompt = 0;        // so many of the prompt's last tokens are kept; -1: what fits; 0: all
   int32_t n = 1;
   int32_t best_of = 1;
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;      // usage in every chunk
   int32_t num_top_logprobs = -1;      // -1: none wanted
+  int32_t num_prompt_logprobs = -1;   // vLLM's prompt_logprobs: so many best for each token of the prompt; -1: none wanted
   bool echo = false;
   bool starts_in_reasoning = false;   // the prompt ends inside <think>
   bool split_reasoning = false;
@@ -52,6 +60,8 @@ struct GenerationParams {
   std::string user;
   std::string tenant;                 // "": there are no keys
 
+  // The best tokens that the engine gives for each position of the prompt; -1: no log-probabilities of it are wanted.
+  int32_t num_prompt_top() const { return std::max(num_prompt_logprobs, echo ? num_top_logprobs : -1); }
   int32_t num_choices() const { return static_cast<int32_t>(prompts.size()) * best_of; }
 };
 
@@ -59,6 +69,8 @@ struct GenerationParams {
 void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationParams* params);
 // Before a prompt is tokenised: whether its text can fit at all.
 std::optional<ApiError> CheckTextBytes(const ModelFacts& facts, size_t bytes, const char* param);
+// What truncate_prompt_tokens leaves of each prompt.
+void TruncatePrompts(const ModelFacts& facts, const Tokenizer& tokenizer, GenerationParams* params);
 // After prompts and max_tokens are known: lengths against the context.
 std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* params);
 // The engine's request for the best_of choices of prompt `prompt`. What tenants have cached stays theirs.

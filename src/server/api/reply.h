@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct ChoiceDelta {
   std::string content;
   std::string reasoning;
   std::vector<AnswerToken> tokens;  // with logprobs wanted only
+  std::vector<int32_t> token_ids;   // with return_token_ids only
 };
 
 struct Choice {
@@ -37,7 +39,8 @@ struct Choice {
   std::string reasoning;
   std::vector<AnswerToken> tokens;
   std::vector<float> prompt_logprobs;
-  std::vector<int32_t> token_ids;    // of records only
+  std::vector<TopLogprob> prompt_top;  // GenerationParams::num_prompt_top() for each of prompt_logprobs
+  std::vector<int32_t> token_ids;    // of records and with return_token_ids only
   std::string text;                  // of records only
   int64_t text_offset = 0;           // characters of text that the tokens so far make
   int32_t num_tokens = 0;
@@ -59,6 +62,12 @@ std::string UsageJson(const Usage& usage);
 
 // "stop", "length"; null while it runs.
 std::string FinishReasonJson(const Choice& choice);
+
+// "name": [1, 2, …]
+std::string TokenIdsJson(const char* name, std::span<const int32_t> ids);
+// "prompt_logprobs": [null, {"17": {"logprob", "rank", "decoded_token"}, …}, …]: of each token of the prompt the best ones
+// and itself, as vLLM has it. The rank of a token that is none of the best is null.
+std::string PromptLogprobsJson(const GenerationParams& params, const Choice& choice, const Tokenizer& tokenizer);
 
 class Reply {
  public:

@@ -149,9 +149,15 @@ TEST_F(RequestParsing, WrongFieldsNameFieldValueAndLimit) {
       {R"("guided_json":{"a":1})", "guided_json", "not supported"},
       {R"("chat_template":"x")", "chat_template", "own template"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs", "list"},
-      {R"("min_tokens":4)", "min_tokens", "4"},
+      {R"("min_tokens":4,"max_tokens":3)", "min_tokens", "4"},
+      {R"("min_tokens":-1)", "min_tokens", "-1"},
+      {R"("prompt_logprobs":21)", "prompt_logprobs", "21"},
+      {R"("prompt_logprobs":1,"stream":true)", "prompt_logprobs", "stream"},
+      {R"("truncate_prompt_tokens":0)", "truncate_prompt_tokens", "0"},
+      {R"("include_stop_str_in_output":1)", "include_stop_str_in_output", "1"},
+      {R"("return_token_ids":"yes")", "return_token_ids", "yes"},
       {R"("cache_salt":"")", "cache_salt", "empty"},
-      {R"("skip_special_tokens":false)", "skip_special_tokens", "special"},
+      {R"("skip_special_tokens":0)", "skip_special_tokens", "true or false"},
       {R"("use_beam_search":true)", "use_beam_search", "beam"},
   };
   for (const auto& c : cases) {
@@ -207,7 +213,7 @@ TEST_F(RequestParsing, Prompts) {
       R"({"prompt":[-1]})", R"({"prompt":[1.5]})",  R"({"prompt":[[99999999]]})", R"({"prompt":[99999999999999999999]})",
       R"({"prompt":"a","best_of":2,"n":3})",        R"({"prompt":"a","best_of":2,"stream":true})",
       R"({"prompt":"a","logprobs":true})",          R"({"prompt":"a","logprobs":21})",
-      R"({"prompt":"a","suffix":"b"})",             R"({"prompt":"a","echo":true,"logprobs":2})",
+      R"({"prompt":"a","suffix":"b"})",             R"({"prompt":"a","echo":true,"logprobs":-1})",
   };
   GenerationParams params;
   for (const char* body : wrong) {
@@ -220,6 +226,52 @@ TEST_F(RequestParsing, Prompts) {
   ASSERT_FALSE(Parse(false, R"({"prompt":[[5,6],[7]],"echo":true,"logprobs":0,"max_tokens":0})", &params).has_value());
   EXPECT_EQ(params.prompts[0].ids, (std::vector<int32_t>{5, 6}));
   EXPECT_TRUE(MakeEngineRequest(params, *facts_, 0).prompt_logprobs);
+}
+
+TEST_F(RequestParsing, FieldsOfOtherServers) {
+  GenerationParams params = Complete(
+      R"(,"max_tokens":9,"min_tokens":4,"include_stop_str_in_output":true,"skip_special_tokens":false,"return_token_ids":true,
+      "prompt_logprobs":2,"echo":true,"logprobs":3)");
+  EXPECT_TRUE(params.return_token_ids);
+  Request request = MakeEngineRequest(params, *facts_, 0);
+  EXPECT_EQ(request.min_tokens, 4);
+  EXPECT_TRUE(request.include_stop && !request.skip_special && request.prompt_logprobs);
+  EXPECT_EQ(request.num_prompt_top_logprobs, 3) << "of what echo and prompt_logprobs want, the more";
+  EXPECT_EQ(MakeEngineRequest(Complete(R"(,"echo":true)"), *facts_, 0).prompt_logprobs, false);
+
+  ASSERT_FALSE(Parse(false, R"({"prompt":[5,6,7,8],"truncate_prompt_tokens":2,"echo":true})", &params).has_value());
+  EXPECT_EQ(params.prompts[0].ids, (std::vector<int32_t>{7, 8}));
+  EXPECT_EQ(params.prompts[0].text, bundle_->tokenizer->Decode(params.prompts[0].ids));
+  const ChatJson longer = {{"prompt", std::vector<int>(1000, 5)}, {"truncate_prompt_tokens", -1}};
+  ASSERT_FALSE(Parse(false, longer.dump(), &params).has_value());
+  EXPECT_EQ(params.prompts[0].ids.size(), 255u);
+}
+
+TEST_F(RequestParsing, TheLastMessageGoesOn) {
+  const auto prompt = [](const std::string& fields) {
+    ChatJson json;
+    RenderedPrompt rendered;
+    EXPECT_FALSE(ParseBody("{" + fields + "}", &json).has_value()) << fields;
+    const auto error = RenderChat(json, *bundle_, &rendered);
+    EXPECT_FALSE(error.has_value()) << fields << ": " << error->message;
+    for (const auto& [begin, end] : rendered.user_ranges) EXPECT_LE(end, static_cast<int64_t>(rendered.text.size()));
+    return rendered.text;
+  };
+  const std::string messages = R"("messages":[{"role":"user","content":"ta"},{"role":"assistant","content":"neba ta"}])";
+  const std::string whole = prompt(messages + R"(,"add_generation_prompt":false)");
+  const std::string cut = prompt(messages + R"(,"continue_final_message":true)");
+  EXPECT_TRUE(cut.ends_with("neba ta")) << cut;
+  EXPECT_TRUE(whole.starts_with(cut)) << whole;
+  for (const char* wrong : {R"("messages":[{"role":"user","content":"ta"}],"continue_final_message":true)",
+                            R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":" "}],"continue_final_message":true)",
+                            R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"continue_final_message":true,"add_generation_prompt":true)"}) {
+    ChatJson json;
+    RenderedPrompt rendered;
+    ASSERT_FALSE(ParseBody("{" + std::string(wrong) + "}", &json).has_value());
+    const auto error = RenderChat(json, *bundle_, &rendered);
+    ASSERT_TRUE(error.has_value()) << wrong;
+    EXPECT_EQ(error->param, "continue_final_message");
+  }
 }
 
 TEST_F(RequestParsing, LengthsAgainstTheContext) {

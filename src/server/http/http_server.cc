@@ -90,6 +90,7 @@ class ExchangeImpl final : public Exchange {
   ExchangeImpl(std::shared_ptr<Connection> connection, asio::io_context* loop, HttpRequest request, bool keep_alive)
       : connection_(std::move(connection)),
         loop_(loop),
+        timer_(*loop),
         request_(std::move(request)),
         keep_alive_(keep_alive && request_.http_1_1) {}
 
@@ -106,11 +107,21 @@ class ExchangeImpl final : public Exchange {
     on_closed_ = std::move(callback);
   }
   void Post(std::function<void()> fn) override { asio::post(*loop_, std::move(fn)); }
+  void CallAfter(int32_t ms, std::function<void()> fn) override {
+    if (closed_ || done_) return;
+    timer_.expires_after(std::chrono::milliseconds(ms));
+    timer_.async_wait([fn = std::move(fn)](const error_code& error) {
+      if (!error) fn();
+    });
+  }
 
   // The client has gone, or is given up.
   void Close();
   // The response is out: callbacks must not keep the exchange alive.
-  void Finish() { on_closed_ = nullptr; }
+  void Finish() {
+    on_closed_ = nullptr;
+    timer_.cancel();
+  }
   bool done() const { return done_; }
   bool keep_alive() const { return keep_alive_; }
   std::string TakeOutput() { return std::exchange(output_, {}); }
@@ -123,6 +134,7 @@ class ExchangeImpl final : public Exchange {
 
   const std::shared_ptr<Connection> connection_;
   asio::io_context* const loop_;
+  asio::steady_timer timer_;
   HttpRequest request_;
   std::function<void()> on_closed_;
   std::string output_;
@@ -218,6 +230,7 @@ void ExchangeImpl::Close() {
   if (closed_ || (done_ && output_.empty())) return;
   closed_ = true;
   output_.clear();
+  timer_.cancel();
   connection_->Wake();
   Tell(499);
   if (const auto callback = std::exchange(on_closed_, nullptr)) callback();

@@ -54,6 +54,9 @@ class Exchange {
   // Called once when the client goes before the response was complete.
   virtual void OnClosed(std::function<void()> callback) = 0;
 
+  // Runs fn on the connection's thread after a while, unless the exchange is over by then. One such call at a time: a new
+  // one takes the place of the last. On the connection's thread.
+  virtual void CallAfter(int32_t ms, std::function<void()> fn) = 0;
   // Runs fn on the connection's thread; from any thread.
   virtual void Post(std::function<void()> fn) = 0;
 };

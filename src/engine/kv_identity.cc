@@ -1,0 +1,45 @@
+#include "engine/kv_identity.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+namespace cachalot {
+namespace {
+
+constexpr int64_t kMaxSampledBytes = 256;
+constexpr int64_t kMaxFetchedBytes = 64 << 10;
+
+class Hash {
+ public:
+  void Add(const void* data, size_t size) {
+    const uint64_t length = size;  // so that no two lists run together
+    state_ = XXH3_128bits_withSeed(&length, sizeof(length), state_.low64 ^ state_.high64);
+    const XXH128_hash_t more = XXH3_128bits_withSeed(data, size, state_.low64);
+    state_ = {more.low64 ^ state_.high64, more.high64 + state_.low64};
+  }
+  void Add(const std::string& text) { Add(text.data(), text.size()); }
+  std::string Hex() const { return fmt::format("{:016x}{:016x}", state_.high64, state_.low64); }
+
+ private:
+  XXH128_hash_t state_ = {};
+};
+
+}  // namespace
+
+Result<std::string> KvIdentity(const std::string& architecture, const TensorSource& source, bool mapped,
+                               DType kv_dtype, int32_t block_tokens) {
+  Hash hash;
+  for (const SourceTensor& tensor : source.tensors()) {
+    hash.Add(tensor.name);
+    hash.Add(DTypeName(tensor.dtype));
+    hash.Add(tensor.dims, sizeof(tensor.dims[0]) * static_cast<size_t>(tensor.num_dims));
+    // What is not mapped is read, or even made, as a whole: large tensors are left out then.
+    if (!mapped && tensor.num_bytes() > kMaxFetchedBytes) continue;
+    ASSIGN_OR_RETURN(const TensorBytes bytes, source.Fetch(tensor));
+    hash.Add(bytes.data, static_cast<size_t>(std::min(bytes.size, kMaxSampledBytes)));
+  }
+  return fmt::format("{}-{}-{}-{}", architecture, hash.Hex(), DTypeName(kv_dtype), block_tokens);
+}
+
+}  // namespace cachalot

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""serve --deterministic: what a request gets does not depend on who is asked beside it, on the prefix cache, on how prompts
+are cut, or on who was preempted how often.
+
+usage: deterministic_test.py PATH/TO/cachalot [--model FILE|FOLDER] [--full] [--concurrency 1,8,64]
+Without --model two tiny generated models serve. --full tries every combination, otherwise each setting is tried with each
+value of the others once.
+"""
+
+import argparse
+import http.client
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+TIMEOUT = 600
+NUM_REQUESTS = 64
+
+
+def requests_of(out_tokens):
+    """Groups that begin alike, of different lengths, greedy and drawn, some with two answers."""
+    asked = []
+    for i in range(NUM_REQUESTS):
+        shared = [(7 * (i % 4) + 3 * j) % 200 + 10 for j in range(33)]
+        own = [(11 * i + 5 * j) % 200 + 10 for j in range(i % 13)]
+        asked.append({"prompt": shared + own, "max_tokens": out_tokens + i % 7, "temperature": 0 if i % 3 else 0.9, "seed": i,
+                      "logprobs": 2, "ignore_eos": True, "return_token_ids": True, "n": 2 if i % 8 == 5 else 1})
+        if i % 5 == 2:
+            asked[-1].update(echo=True)
+        if i % 6 == 1:
+            asked[-1].update(frequency_penalty=0.5, min_p=0.02)
+    return asked
+
+
+class Served:
+    def __init__(self, program, model, *flags):
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([program, "serve", *model, "--port", "0", "--deterministic", "--max-num-seqs", "64", "-c",
+                                         "256", "--request-log=", *map(str, flags)], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=self.errors)
+        end = time.monotonic() + TIMEOUT
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.log())):
+            if self.process.poll() is not None or time.monotonic() > end:
+                sys.exit(f"the server did not come up:\n{self.log()}")
+            time.sleep(0.05)
+        self.port = int(found.group(1))
+
+    def log(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def call(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
+        connection.request(method, path, None if body is None else json.dumps(body))
+        response = connection.getresponse()
+        content = json.loads(response.read())
+        connection.close()
+        if response.status != 200:
+            sys.exit(f"{path}: {response.status} {content}")
+        return content
+
+    def answers(self, asked, at_once):
+        with ThreadPoolExecutor(at_once) as pool:
+            told = pool.map(lambda body: self.call("POST", "/v1/completions", body)["choices"], asked)
+            return list(told)
+
+    def stop(self):
+        self.process.terminate()
+        if self.process.wait(TIMEOUT) != 0:
+            sys.exit(f"the server ended badly:\n{self.log()}")
+
+
+def combinations(full):
+    """(prefix cache, how preemption goes, chunk)"""
+    every = list(itertools.product((True, False), ("recompute", "swap"), (16, 512)))
+    # Of the eight the four in which every two settings meet once.
+    return every if full else [c for c in every if (c[0] + (c[1] == "swap") + (c[2] == 16)) % 2 == 0]
+
+
+def check(program, model, args):
+    asked = requests_of(args.out_tokens)
+    alone = Served(program, model, "--no-enable-prefix-caching")
+    wanted = alone.answers(asked, 1)
+    alone.stop()
+    for cache, how, chunk in combinations(args.full):
+        # Room for some twelve of the sixty-four.
+        flags = ["--kv-tokens", args.kv_tokens, "--prefill-chunk", chunk, "--preemption-mode", how]
+        flags += ["--swap-tokens", 1 << 14] if how == "swap" else []
+        flags += [] if cache else ["--no-enable-prefix-caching"]
+        served = Served(program, model, *flags)
+        for at_once in args.concurrency:
+            for i, (got, want) in enumerate(zip(served.answers(asked, at_once), wanted)):
+                if got != want:
+                    sys.exit(f"{model} {flags}, {at_once} at once: request {i} got\n{json.dumps(got)}\nalone it gets\n{json.dumps(want)}")
+        status = served.call("GET", "/status")
+        told = f"{status['preemptions']} preemptions, {status['swap_preemptions']} by swap, {status['cache_hit_tokens']} tokens from the cache"
+        if max(args.concurrency) >= 64:
+            moved = status["swap_preemptions"] if how == "swap" else status["preemptions"]
+            if moved == 0 or (status["cache_hit_tokens"] > 0) != cache:
+                sys.exit(f"{model} {flags}: this proves little: {told}")
+        served.stop()
+        print(f"{' '.join(model)} cache {cache}, {how}, chunk {chunk}: the same at {args.concurrency} at once; {told}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--model", help="instead of tiny generated ones")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--concurrency", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64])
+    parser.add_argument("--out-tokens", type=int, default=60)
+    parser.add_argument("--kv-tokens", type=int, default=640)
+    args = parser.parse_args()
+    models = [("-m", args.model)] if args.model else [("--dummy", "tiny-llama"), ("--dummy", "tiny-deepseek-v3")]
+    for model in models:
+        check(args.program, model, args)
+
+
+if __name__ == "__main__":
+    main()
