@@ -86,7 +86,8 @@ Request SamplingFlags::MakeRequest() const {
                       .presence_penalty = presence_penalty,
                       .frequency_penalty = frequency_penalty,
                       .seed = static_cast<uint64_t>(seed),
-                      .logit_bias = biases_};
+                      .logit_bias = biases_,
+                      .suppressed_ids = {}};
   request.stop_strings = stop;
   request.ignore_eos = ignore_eos;
   request.num_top_logprobs = logprobs;

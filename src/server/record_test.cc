@@ -8,7 +8,8 @@ namespace {
 TEST(Record, RoundTrip) {
   Request request;
   request.prompt_ids = {1, 2, 3};
-  request.sampling = {.temperature = 0.7f, .top_k = 5, .seed = 0xffff'ffff'ffff'ffffu, .logit_bias = {{4, -1.5f}}};
+  request.sampling = {.temperature = 0.7f, .top_k = 5, .seed = 0xffff'ffff'ffff'ffffu, .logit_bias = {{4, -1.5f}},
+                      .suppressed_ids = {}};
   request.max_tokens = 7;
   request.stop_strings = {"ü\n"};
   request.stop_ids = {9};

@@ -251,7 +251,7 @@ TEST_F(RequestParsing, TheLastMessageGoesOn) {
   const auto prompt = [](const std::string& fields) {
     ChatJson json;
     RenderedPrompt rendered;
-    EXPECT_FALSE(ParseBody("{" + fields + "}", &json).has_value()) << fields;
+    EXPECT_FALSE(ParseBody(fmt::format("{{{}}}", fields), &json).has_value()) << fields;
     const auto error = RenderChat(json, *bundle_, &rendered);
     EXPECT_FALSE(error.has_value()) << fields << ": " << error->message;
     for (const auto& [begin, end] : rendered.user_ranges) EXPECT_LE(end, static_cast<int64_t>(rendered.text.size()));
@@ -267,7 +267,7 @@ TEST_F(RequestParsing, TheLastMessageGoesOn) {
                             R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"continue_final_message":true,"add_generation_prompt":true)"}) {
     ChatJson json;
     RenderedPrompt rendered;
-    ASSERT_FALSE(ParseBody("{" + std::string(wrong) + "}", &json).has_value());
+    ASSERT_FALSE(ParseBody(fmt::format("{{{}}}", wrong), &json).has_value());
     const auto error = RenderChat(json, *bundle_, &rendered);
     ASSERT_TRUE(error.has_value()) << wrong;
     EXPECT_EQ(error->param, "continue_final_message");
