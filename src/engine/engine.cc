@@ -293,7 +293,7 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
     return;
   }
 
-  if (scheduled.end == SequenceEnd::kBadToken) {
+  if (scheduled.end == SequenceEnd::kBadToken && !choice.stream.stopped()) {
     output.error = Internal("request {}: the executor sampled token {} of a vocabulary of {}",
                             choice.request->id, row.sampled_token, vocab_size);
     Finish(&choice, FinishReason::kError, &output);

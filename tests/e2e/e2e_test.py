@@ -336,6 +336,26 @@ class Running(unittest.TestCase):
         self.assertIn(b"tokens/s", stats.stderr)
         self.assertNotIn(b"tokens/s", stats.stdout)
 
+    def test_drafts_change_nothing(self):
+        path = model("tiny-deepseek-v3")
+        for more in (["--temp", "0"], ["--temp", "1", "-s", "3"]):
+            args = ["run", "-m", path, "-p", "ta ta ta ta", "-n", "40", "--raw", "--deterministic", *more]
+            plain = cachalot(*args)
+            self.assertEqual(plain.returncode, 0, plain.stderr.decode())
+            for spec in (["ngram"], ["mtp", "--draft-max", "2"], ["draft", "-md", path]):
+                done = cachalot(*args, "--draft-always", "--stats", "--spec", *spec)
+                self.assertEqual((done.returncode, done.stdout), (0, plain.stdout), spec)
+                self.assertIn(b"accepted", done.stderr)
+        bench = cachalot("bench", "-m", path, "-p", "0", "-n", "8", "-r", "1", "--spec", "draft", "-md", path, "--json",
+                         "--spec-accept-fixed", "1", "--draft-always", "--draft-max", "3")
+        result = json.loads(bench.stdout)
+        self.assertTrue(result["synthetic_acceptance"])
+        self.assertEqual(result["results"][0]["accepted_tokens"], result["results"][0]["draft_tokens"])
+        self.assertGreater(result["results"][0]["tokens_per_step"], 2)
+        for wrong in (["--spec", "draft"], ["-md", path], ["--draft-always"], ["--spec", "ngram", "--draft-max", "17"]):
+            self.assertEqual(cachalot("run", "-m", path, "-p", "x", *wrong).returncode, 2, wrong)
+        self.assertIn(b"no MTP layer", cachalot("run", "-m", model("tiny-llama"), "-p", "x", "--spec", "mtp").stderr)
+
     def test_limits_of_an_answer(self):
         path = model("tiny-qwen2")
         common = ("run", "-m", path, "-p", "taneba", "--raw", "-s", "5", "--temp", "1", "--ignore-eos")
