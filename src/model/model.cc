@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
@@ -154,8 +155,8 @@ void Model::Rope(const ExecContext& exec, const int32_t* positions, int64_t num_
                    .half_dim = rope.dim / 2, .mscale = rope.mscale, .cos = cos, .sin = sin});
 }
 
-void Model::RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
-                     float* normed, int32_t* expert_counts) const {
+void Model::RunAttention(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
+                         float* normed) const {
   const int64_t dim = spec_.hidden_size;
   Norm(fwd.exec, hidden, fwd.num_tokens, dim, layer.attention_norm, spec_.norm_eps, normed, dim);
   if (const auto* gqa = std::get_if<GqaLayer>(&layer.attention)) {
@@ -163,12 +164,29 @@ void Model::RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t wind
   } else {
     std::get<MlaLayer>(layer.attention).Run(fwd, spec_, window, kv, normed, hidden);
   }
-  Norm(fwd.exec, hidden, fwd.num_tokens, dim, layer.ffn_norm, spec_.norm_eps, normed, dim);
+}
+
+void Model::RunFfn(const ExecContext& exec, const Layer& layer, int64_t num_tokens, float* hidden, float* normed,
+                   int32_t* expert_counts) const {
+  const int64_t dim = spec_.hidden_size;
+  Norm(exec, hidden, num_tokens, dim, layer.ffn_norm, spec_.norm_eps, normed, dim);
   if (const auto* ffn = std::get_if<FfnLayer>(&layer.ffn)) {
-    ffn->Run(fwd.exec, fwd.num_tokens, normed, hidden);
+    ffn->Run(exec, num_tokens, normed, hidden);
   } else {
-    std::get<MoeLayer>(layer.ffn).Run(fwd.exec, spec_, fwd.num_tokens, normed, hidden, expert_counts);
+    std::get<MoeLayer>(layer.ffn).Run(exec, spec_, num_tokens, normed, hidden, expert_counts);
   }
+}
+
+void Model::RunWantedFfn(const ExecContext& exec, const Layer& layer, const ForwardBatch& batch, float* normed,
+                         int32_t* expert_counts) const {
+  const int64_t dim = spec_.hidden_size, count = batch.num_wanted_rows;
+  if (count == 0) return;
+  const size_t row_bytes = sizeof(float) * static_cast<size_t>(dim);
+  WorkspaceScope scope(exec.workspace);
+  float* rows = exec.workspace->Take<float>(count * dim);
+  for (int64_t i = 0; i < count; ++i) std::memcpy(rows + i * dim, batch.hidden + batch.wanted_rows[i] * dim, row_bytes);
+  RunFfn(exec, layer, count, rows, normed, expert_counts);
+  for (int64_t i = 0; i < count; ++i) std::memcpy(batch.hidden + batch.wanted_rows[i] * dim, rows + i * dim, row_bytes);
 }
 
 void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
@@ -183,14 +201,21 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
                  .y_stride = spec_.hidden_size});
   }
   const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, batch.num_expanded, cos, sin};
+  const bool some = batch.wanted_rows != nullptr && batch.num_wanted_rows < batch.num_tokens &&
+                    exec.device == DeviceType::kCpu;
   const auto end = static_cast<size_t>(std::min(batch.end_layer, spec_.num_layers));
   for (auto i = static_cast<size_t>(batch.first_layer); i < end; ++i) {
     const Layer& layer = layers_[i];
     int32_t* counts = layer.moe_idx >= 0 && batch.expert_counts != nullptr
                           ? batch.expert_counts + int64_t{layer.moe_idx} * spec_.moe.num_experts
                           : nullptr;
-    RunLayer(fwd, layer, spec_.layers[i].window, Bind(kv_groups_[layer.kv_group], batch.kv[layer.kv_group], layer.kv_idx),
-             batch.hidden, normed, counts);
+    RunAttention(fwd, layer, spec_.layers[i].window,
+                 Bind(kv_groups_[layer.kv_group], batch.kv[layer.kv_group], layer.kv_idx), batch.hidden, normed);
+    if (some && i + 1 == static_cast<size_t>(spec_.num_layers)) {
+      RunWantedFfn(exec, layer, batch, normed, counts);
+    } else {
+      RunFfn(exec, layer, batch.num_tokens, batch.hidden, normed, counts);
+    }
   }
 }
 
@@ -221,8 +246,9 @@ void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
   Matmul(exec, {.x = both, .x_stride = 2 * dim, .m = tokens, .weight = &mtp_->projection, .y = batch.out, .y_stride = dim});
   const ForwardContext fwd = {exec, tokens, batch.spans, batch.num_expanded, cos, sin};
   const Layer& layer = mtp_->layer;
-  RunLayer(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
-           Bind(kv_groups_[layer.kv_group], batch.kv, layer.kv_idx), batch.out, normed, nullptr);
+  RunAttention(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
+               Bind(kv_groups_[layer.kv_group], batch.kv, layer.kv_idx), batch.out, normed);
+  RunFfn(exec, layer, tokens, batch.out, normed, nullptr);
   Norm(exec, batch.out, tokens, dim, mtp_->norm, spec_.norm_eps, batch.out, dim);
 }
 

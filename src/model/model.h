@@ -47,7 +47,11 @@ struct ForwardBatch {
   int32_t first_layer = 0;
   int32_t end_layer = INT32_MAX;       // clipped to the model's
   float* hidden = nullptr;             // in/out [num_tokens, hidden_size]: the residual stream before the final norm
-  int32_t* expert_counts = nullptr;    // out, += [MoE layers, num_experts]; or null
+  // The rows of `hidden` that will be read when the last layer is done; null: all. On the CPU the others stay as that
+  // layer's attention left them: of a prompt's tokens mostly the last one alone is asked for.
+  const int32_t* wanted_rows = nullptr;
+  int64_t num_wanted_rows = 0;
+  int32_t* expert_counts = nullptr;    // out, += [MoE layers, num_experts] of the rows computed; or null
 };
 
 // MTP slots: row i combines the main model's hidden state at a position with the embedding of the token after it.
@@ -119,8 +123,12 @@ class Model {
   DeviceType Home(int32_t layer) const {
     return layer >= spec_.num_layers - num_cuda_layers_ ? DeviceType::kCuda : DeviceType::kCpu;
   }
-  void RunLayer(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
-                float* normed, int32_t* expert_counts) const;
+  void RunAttention(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
+                    float* normed) const;
+  void RunFfn(const ExecContext& exec, const Layer& layer, int64_t num_tokens, float* hidden, float* normed,
+              int32_t* expert_counts) const;
+  void RunWantedFfn(const ExecContext& exec, const Layer& layer, const ForwardBatch& batch, float* normed,
+                    int32_t* expert_counts) const;
   void Rope(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, float* cos, float* sin) const;
   const PackedMatrix& HeadMatrix() const { return head_ ? *head_ : embedding_; }
 

@@ -105,6 +105,7 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
   runtime->token_ids_.resize(static_cast<size_t>(options.max_step_tokens));
   runtime->positions_.resize(static_cast<size_t>(options.max_step_tokens));
   runtime->wanted_.reserve(static_cast<size_t>(options.max_step_tokens));
+  runtime->hidden_rows_.reserve(static_cast<size_t>(options.max_step_tokens));
   runtime->spans_.reserve(static_cast<size_t>(options.max_seqs));
   runtime->result_.rows.reserve(static_cast<size_t>(options.max_seqs));
   runtime->result_.expert_counts.reserve(static_cast<size_t>(spec.num_moe_layers() * spec.moe.num_experts));
@@ -151,6 +152,7 @@ Status Runtime::Launch(const StepPlan& plan) {
   if (plan.rows.empty()) return Status::Ok();  // moves only
   if (drafter_) MakeDrafts(plan);
   Gather(plan);
+  GatherHiddenRows(plan);
   const ModelSpec& spec = model_->spec();
   result_.expert_counts.assign(static_cast<size_t>(spec.num_moe_layers() * spec.moe.num_experts), 0);
   model_->Forward(exec_, {.token_ids = token_ids_.data(),
@@ -160,6 +162,8 @@ Status Runtime::Launch(const StepPlan& plan) {
                           .num_expanded = num_expanded_,
                           .kv = kv_.bindings(),
                           .hidden = hidden_.as<float>(),
+                          .wanted_rows = hidden_rows_.data(),
+                          .num_wanted_rows = static_cast<int64_t>(hidden_rows_.size()),
                           .expert_counts = result_.expert_counts.data()});
   Output(plan);
   if (drafter_) TellDrafter(plan);
@@ -199,6 +203,17 @@ void Runtime::Gather(const StepPlan& plan) {
         positions_[next] = row.num_computed + i;
       }
     }
+  }
+}
+
+// The rows of hidden_ that Output will read.
+void Runtime::GatherHiddenRows(const StepPlan& plan) {
+  hidden_rows_.clear();
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const PlanRow& row = plan.rows[r];
+    const bool every = row.outputs & (kOutputAllLogits | kOutputPromptLogprobs | kOutputHidden | kOutputMtp);
+    if (!every && !(row.outputs & kOutputSample)) continue;
+    for (int32_t i = every ? 0 : row.q_len - 1; i < row.q_len; ++i) hidden_rows_.push_back(row_begin_[r] + i);
   }
 }
 

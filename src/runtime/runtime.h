@@ -62,6 +62,7 @@ class Runtime final : public StepExecutor {
  private:
   Runtime() = default;
   void Gather(const StepPlan& plan);
+  void GatherHiddenRows(const StepPlan& plan);
   // Logits of all wanted positions of the step, tile by tile, so that the head is read once for all sequences.
   void Output(const StepPlan& plan);
   void MakeDrafts(const StepPlan& plan);
@@ -95,6 +96,7 @@ class Runtime final : public StepExecutor {
     int32_t position = 0;  // within the row
   };
   std::vector<Wanted> wanted_;           // [max_step_tokens]
+  std::vector<int32_t> hidden_rows_;     // [max_step_tokens]
   int64_t logit_tile_ = 0;               // positions whose logits are in memory at once
   Buffer hidden_;                        // [max_step_tokens, hidden_size]
   Buffer normed_;                        // [logit_tile, hidden_size]

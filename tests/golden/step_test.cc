@@ -99,6 +99,34 @@ TEST(Step, ReadsOnlyTheChosenExperts) {
   EXPECT_LE(ratios[0], share * (1 + 4 / steps) + 1e-9);
 }
 
+// Where only a prompt's end is asked for, the last layer's FFN is computed for that row alone: fewer bytes where that is
+// experts, the same bits in any case.
+TEST(Step, WhatIsNotAskedForChangesNothing) {
+  for (const char* dummy : {"tiny-llama", "tiny-deepseek-v3", "tiny-qwen3-moe"}) {
+    Opened opened = Open(dummy, 0, "Q8_0", 2);
+    const auto logprobs = [&](bool every_position, int32_t chunk_of_others) {
+      if (chunk_of_others > 0) Submit(opened.engine.get(), 1, chunk_of_others);
+      std::vector<float> got;
+      Request request;
+      for (int32_t t = 0; t < 40; ++t) request.prompt_ids.push_back(50 + 3 * t);
+      request.max_tokens = 4;
+      request.ignore_eos = true;
+      request.num_top_logprobs = 0;
+      request.prompt_logprobs = every_position;
+      request.cache_salt = every_position ? "every" : "last";
+      EXPECT_TRUE(opened.engine->Submit(std::move(request), [&](const RequestOutput& output) {
+        got.insert(got.end(), output.logprobs.begin(), output.logprobs.end());
+      }).ok());
+      EXPECT_TRUE(opened.engine->RunUntilIdle().ok());
+      EXPECT_EQ(got.size(), 4u);
+      return got;
+    };
+    const std::vector<float> want = logprobs(true, 0);
+    EXPECT_EQ(logprobs(false, 0), want) << dummy;
+    EXPECT_EQ(logprobs(false, 6), want) << dummy;
+  }
+}
+
 // Scratch grows with the threads: the plan must know how many there are.
 TEST(Step, ManyThreadsFindTheirScratchPlanned) {
   for (const char* dummy : {"tiny-llama", "tiny-deepseek-v3", "tiny-qwen3-moe"}) {
