@@ -30,7 +30,7 @@ function addMessage(role, text) {
   const item = document.createElement("li");
   item.className = role;
   const parts = {};
-  for (const name of ["reasoning", "body", "foot"]) {
+  for (const name of ["reasoning", "body", "calls", "foot"]) {
     parts[name] = document.createElement("div");
     parts[name].className = name;
     parts[name].hidden = true;
@@ -65,8 +65,34 @@ async function readEvents(response, onData) {
   }
 }
 
+// Arguments with line breaks, where they are whole.
+function callText(call) {
+  let text = call.function.arguments;
+  try {
+    text = JSON.stringify(JSON.parse(text), null, 1);
+  } catch {
+    // It is still coming, or it is no JSON.
+  }
+  return call.function.name + "(" + text + ")";
+}
+
+// Behind a call, what is typed is its result.
+function addQuestion(text) {
+  const last = messages[messages.length - 1];
+  const calls = last && last.role === "assistant" && last.tool_calls || [];
+  for (const call of calls) messages.push({role: "tool", tool_call_id: call.id, name: call.function.name, content: text});
+  if (!calls.length) messages.push({role: "user", content: text});
+  return Math.max(calls.length, 1);
+}
+
 async function ask(text) {
-  messages.push({role: "user", content: text});
+  let tools = null;
+  try {
+    if ($("tools").value.trim()) tools = JSON.parse($("tools").value);
+  } catch (error) {
+    return trouble("Tools: " + error.message);
+  }
+  const asked = addQuestion(text);
   addMessage("user", text);
   const answer = addMessage("assistant", "");
   const system = $("system").value.trim();
@@ -74,6 +100,7 @@ async function ask(text) {
     model, stream: true, stream_options: {include_usage: true},
     messages: system ? [{role: "system", content: system}, ...messages] : messages,
   };
+  if (tools) request.tools = tools;
   if ($("temperature").value) request.temperature = Number($("temperature").value);
   if ($("max-tokens").value) request.max_tokens = Number($("max-tokens").value);
   running = new AbortController();
@@ -82,6 +109,7 @@ async function ask(text) {
   trouble("");
   const begin = performance.now();
   let first = 0, last = 0, tokens = 0, content = "", reasoning = "", reason = "", usage = null;
+  const calls = [];
   const foot = () => {
     const speed = tokens > 1 ? ((tokens - 1) / (last - first) * 1000).toFixed(1) + " tokens/s · " : "";
     const start = first ? ((first - begin) / 1000).toFixed(2) + " s to the first · " : "";
@@ -100,7 +128,12 @@ async function ask(text) {
       for (const choice of chunk.choices) {
         const delta = choice.delta || {};
         const thought = delta.reasoning_content || delta.reasoning || "";
-        if (thought || delta.content) {
+        for (const piece of delta.tool_calls || []) {
+          const call = calls[piece.index] ||= {id: piece.id, type: "function", function: {name: "", arguments: ""}};
+          call.function.name += piece.function.name || "";
+          call.function.arguments += piece.function.arguments || "";
+        }
+        if (thought || delta.content || delta.tool_calls) {
           last = performance.now();
           if (!first) first = last;
           ++tokens;
@@ -112,6 +145,7 @@ async function ask(text) {
       const near = window.innerHeight + window.scrollY > document.body.scrollHeight - 80;
       show(answer.parts.reasoning, reasoning);
       show(answer.parts.body, content);
+      show(answer.parts.calls, calls.map(callText).join("\n"));
       foot();
       if (near) answer.item.scrollIntoView({block: "end"});
     });
@@ -120,9 +154,13 @@ async function ask(text) {
     else trouble(error.message);
   }
   foot();
-  if (content || reasoning) messages.push({role: "assistant", content});
-  else {
-    messages.pop();
+  if (content || reasoning || calls.length) {
+    const message = {role: "assistant", content};
+    if (reasoning) message.reasoning_content = reasoning;
+    if (calls.length) message.tool_calls = calls;
+    messages.push(message);
+  } else {
+    messages.splice(-asked);
     answer.item.remove();
   }
   running = null;

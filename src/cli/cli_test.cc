@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "cli/answer_flags.h"
 #include "cli/commands.h"
 #include "cli/conversation.h"
 #include "cli/flag_set.h"
@@ -213,12 +214,48 @@ TEST(SamplingFlagsTest, ModelDefaultsYieldToFlags) {
     EXPECT_FALSE(ParseLogitBias(bad).ok()) << bad;
 }
 
+std::string Printed(const std::string& answer, ShowReasoning mode, bool color, AnswerPrinter** last = nullptr) {
+  Output output;
+  static std::unique_ptr<AnswerPrinter> printer;
+  printer = std::make_unique<AnswerPrinter>(&output, AnswerFormat{.tools = ToolSyntax::kHermes}, mode, color);
+  testing::internal::CaptureStdout();
+  for (const char c : answer) EXPECT_TRUE(printer->Push(std::string_view(&c, 1)).ok());
+  EXPECT_TRUE(printer->Finish().ok());
+  if (last != nullptr) *last = printer.get();
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(AnswerPrinterTest, ShowsThePartsApart) {
+  const std::string answer =
+      "<think>\nwhy\n</think>\n\nLook.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  AnswerPrinter* printer = nullptr;
+  EXPECT_EQ(Printed(answer, ShowReasoning::kShow, false, &printer), "<think>\nwhy\n</think>\n\nLook.\n→ f({\"a\": 1})\n");
+  EXPECT_EQ(printer->content(), "Look.");
+  EXPECT_EQ(printer->reasoning(), "why");
+  ASSERT_EQ(printer->calls().size(), 1u);
+  EXPECT_EQ(printer->calls()[0].arguments, "{\"a\": 1}");
+  EXPECT_EQ(Printed(answer, ShowReasoning::kHide, false), "Look.\n→ f({\"a\": 1})\n");
+  EXPECT_EQ(Printed("<think>why</think>because", ShowReasoning::kShow, true), "\x1b[2mwhy\x1b[0m\n\nbecause\n");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Printed("<think>why</think>because", ShowReasoning::kSeparate, true), "because\n");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "why\n");
+}
+
+TEST(ConversationTest, KeepsReasoningAndCalls) {
+  Conversation conversation;
+  conversation.AddUser("q");
+  conversation.SetAnswer({.content = "a", .reasoning = "r", .calls = {{"f", "{}"}}});
+  EXPECT_EQ(conversation.Json(),
+            R"([{"role":"user","content":"q"},{"role":"assistant","content":"a","reasoning_content":"r","tool_calls":)"
+            R"([{"id":"call00000","type":"function","function":{"name":"f","arguments":"{}"}}]}])");
+}
+
 TEST(ConversationTest, DropsTheOldestTurns) {
   Conversation conversation;
   conversation.SetSystem("sys");
   for (int i = 0; i < 4; ++i) {
     conversation.AddUser("user " + std::to_string(i));
-    if (i < 3) conversation.SetAnswer("answer");
+    if (i < 3) conversation.SetAnswer({.content = "answer"});
   }
   const auto encode = [](const std::string& json) -> Result<std::vector<int32_t>> {
     return std::vector<int32_t>(json.size());

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "cli/answer_flags.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/conversation.h"
@@ -28,6 +29,7 @@ constexpr char kChatHelp[] =
 struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
+  AnswerFlags answer;
   std::string system;
   std::string prompt;
 };
@@ -150,7 +152,12 @@ class Chat {
     // Room is kept for an answer: what -n asks for, but not more than a quarter of the context.
     const int32_t wanted = flags_.sampling.max_tokens;
     const int32_t reserve = wanted < 0 ? Context() / 4 : std::min(wanted, Context() / 4);
-    auto fitted = conversation_.Fit([&](const std::string& json) { return session_.ChatPrompt(json); },
+    Session::ChatPrompt prompt;
+    const auto encode = [&](const std::string& json) -> Result<std::vector<int32_t>> {
+      ASSIGN_OR_RETURN(prompt, session_.MakeChatPrompt(json));
+      return prompt.ids;
+    };
+    auto fitted = conversation_.Fit(encode,
                                     std::max(Context() - std::max(reserve, 1), 1));
     if (!fitted.ok()) {
       conversation_.DropLast();
@@ -161,29 +168,28 @@ class Chat {
       Note(fmt::format("(the context is full: the oldest {} turns are forgotten)\n", fitted->dropped_turns));
     }
     Request request = flags_.sampling.MakeRequest();
-    request.prompt_ids = std::move(fitted->tokens);
+    prompt.MoveTo(&request);
     request.max_tokens = wanted;
     const auto prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
 
     const StopOnInterrupt stop;
-    bool ends_line = false;
+    AnswerPrinter printer(&output_, prompt.format, flags_.answer.mode(), UseColor(flags_.model.color, 1));
     auto answer = session_.Generate(
         std::move(request),
-        [&](const RequestOutput& step) -> Status {
-          if (!step.text.empty()) ends_line = step.text.ends_with('\n');
-          return output_.Write(step.text);
-        },
-        stop);
+        [&](const RequestOutput& step) { return printer.Push(step.text); }, stop);
     if (!answer.ok()) {
       if (output_.closed()) return answer.status();
       conversation_.DropLast();
       PrintError(answer.status().message());
       return Status::Ok();
     }
-    if (!ends_line) RETURN_IF_ERROR(output_.Write("\n"));
+    RETURN_IF_ERROR(printer.Finish());
+    if (answer->text.empty()) RETURN_IF_ERROR(output_.Write("\n"));
     if (answer->interrupted) Note("(stopped)\n");
     if (answer->reason == FinishReason::kLength && wanted < 0) Note("(the context is full)\n");
-    conversation_.SetAnswer(answer->text);
+    Conversation::Answer said{.content = printer.content(), .reasoning = printer.reasoning(), .calls = {}};
+    for (const auto& call : printer.calls()) said.calls.emplace_back(call.name, call.arguments);
+    conversation_.SetAnswer(std::move(said));
     stats_ = answer->stats;
     context_used_ = prompt_tokens + answer->stats.generated_tokens;
     return Status::Ok();
@@ -202,6 +208,7 @@ class Chat {
 Result<int> RunChat(const FlagSet& parsed, ChatFlags* flags, Output* output) {
   ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options));
   RETURN_IF_ERROR(session->tokenizer().status());
+  RETURN_IF_ERROR(flags->answer.Apply(session.get()));
   flags->sampling.TakeDefaults(parsed, session->bundle().generation);
   return Chat(flags, session.get(), output).Loop();
 }
@@ -214,6 +221,7 @@ int ChatCommand(Args args) {
   set.String("-p,--prompt", &flags.prompt, "TEXT", "the first message");
   set.String("-sys,--system,--system-prompt", &flags.system, "TEXT", "system message");
   flags.sampling.Declare(&set);
+  flags.answer.Declare(&set);
   flags.model.Declare(&set);
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);

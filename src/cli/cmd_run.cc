@@ -1,6 +1,7 @@
 // cachalot run: one prompt, one answer, streamed to standard output.
 #include <nlohmann/json.hpp>
 
+#include "cli/answer_flags.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/flag_set.h"
@@ -16,6 +17,7 @@ struct RunFlags {
   ModelFlags model;
   PromptFlags prompt;
   SamplingFlags sampling;
+  AnswerFlags answer;
   std::string system;
   bool raw = false;
   bool stats = false;
@@ -59,23 +61,29 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
     return InvalidArgument(
         "--system: {}", flags->raw ? "--raw leaves the chat template out" : "the model has no chat template");
   }
-  ASSIGN_OR_RETURN(request.prompt_ids,
-                   chat ? session->ChatPrompt(Messages(*flags, text)) : session->TextPrompt(text));
+  AnswerFormat format{.split_reasoning = false};
+  if (chat) {
+    RETURN_IF_ERROR(flags->answer.Apply(session.get()));
+    ASSIGN_OR_RETURN(Session::ChatPrompt prompt, session->MakeChatPrompt(Messages(*flags, text)));
+    format = prompt.format;
+    prompt.MoveTo(&request);
+  } else {
+    ASSIGN_OR_RETURN(request.prompt_ids, session->TextPrompt(text));
+  }
+  AnswerPrinter printer(output, format, flags->answer.mode(), UseColor(flags->model.color, 1));
   request.max_tokens = flags->sampling.max_tokens;
 
   double first_token = 0.0;
-  bool ends_line = true;
   const StopOnInterrupt stop;
   const auto answer = session->Generate(
       std::move(request),
       [&](const RequestOutput& step) -> Status {
         if (first_token == 0.0 && !step.token_ids.empty()) first_token = SecondsSinceStart();
-        if (!step.text.empty()) ends_line = step.text.ends_with('\n');
         if (flags->sampling.logprobs >= 0) PrintLogprobs(step, *bundle.tokenizer);
-        return output->Write(step.text);
+        return printer.Push(step.text);
       },
       stop);
-  if (answer.ok() && !ends_line) RETURN_IF_ERROR(output->Write("\n"));
+  if (answer.ok()) RETURN_IF_ERROR(printer.Finish());
   RETURN_IF_ERROR(answer.status());
   *interrupted = answer->interrupted;
   if (answer->reason == FinishReason::kLength && flags->sampling.max_tokens < 0) {
@@ -100,6 +108,7 @@ int RunCommand(Args args) {
   set.String("-sys,--system,--system-prompt", &flags.system, "TEXT", "system message");
   set.Switch("--raw,--no-chat,-no-cnv", &flags.raw, "continue the text as it is, without the chat template");
   flags.sampling.Declare(&set);
+  flags.answer.Declare(&set);
   flags.model.Declare(&set);
   set.Switch("--stats", &flags.stats, "times and speeds on standard error");
   set.Switch("-v,--verbose", &flags.verbose, "--stats and --log-level info");

@@ -4,9 +4,9 @@
 
 namespace cachalot {
 
-void Conversation::SetAnswer(std::string text) {
+void Conversation::SetAnswer(Answer answer) {
   CHECK(!turns_.empty());
-  turns_.back().assistant = std::move(text);
+  turns_.back().assistant = std::move(answer);
   turns_.back().answered = true;
 }
 
@@ -21,7 +21,16 @@ std::string Conversation::Json(int indent) const {
   if (!system_.empty()) messages.push_back({{"role", "system"}, {"content", system_}});
   for (const auto& turn : turns_) {
     messages.push_back({{"role", "user"}, {"content", turn.user}});
-    if (turn.answered) messages.push_back({{"role", "assistant"}, {"content", turn.assistant}});
+    if (!turn.answered) continue;
+    Json message = {{"role", "assistant"}, {"content", turn.assistant.content}};
+    if (!turn.assistant.reasoning.empty()) message["reasoning_content"] = turn.assistant.reasoning;
+    for (const auto& [name, arguments] : turn.assistant.calls) {
+      // Mistral's templates insist on nine characters.
+      message["tool_calls"].push_back({{"id", fmt::format("call{:05}", message["tool_calls"].size())},
+                                       {"type", "function"},
+                                       {"function", {{"name", name}, {"arguments", arguments}}}});
+    }
+    messages.push_back(std::move(message));
   }
   return messages.dump(indent, ' ', false, Json::error_handler_t::replace);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -15,9 +16,14 @@ class Conversation {
  public:
   void SetSystem(std::string text) { system_ = std::move(text); }
   const std::string& system() const { return system_; }
-  void AddUser(std::string text) { turns_.push_back({std::move(text), ""}); }
+  void AddUser(std::string text) { turns_.push_back({.user = std::move(text)}); }
+  struct Answer {
+    std::string content;
+    std::string reasoning = {};
+    std::vector<std::pair<std::string, std::string>> calls = {};  // name, arguments as JSON text
+  };
   // Of the last turn; an empty answer is an answer.
-  void SetAnswer(std::string text);
+  void SetAnswer(Answer answer);
   // The last question is taken back (it could not be answered).
   void DropLast();
   void Clear() { turns_.clear(); }
@@ -37,7 +43,8 @@ class Conversation {
 
  private:
   struct Turn {
-    std::string user, assistant;
+    std::string user;
+    Answer assistant = {};
     bool answered = false;
   };
 

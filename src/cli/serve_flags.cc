@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "cli/answer_flags.h"
 
 namespace cachalot {
 namespace {
@@ -71,6 +72,9 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Choice("--reasoning-format", &reasoning_format_, {"auto", "none"}, "none: <think> stays in the content");
   flags->Choice("--reasoning-fields", &reasoning_fields_, {"both", "reasoning", "reasoning_content"},
                 "names under which reasoning is sent (default both)");
+  flags->Int("--reasoning-budget", &server.reasoning_budget, -1, INT32_MAX, "N",
+             "tokens of reasoning of requests that do not say; then it is ended\n(default -1: any number)");
+  DeclareToolCallParser(flags, &tool_call_parser_);
   flags->Section("Watching");
   flags->Choice("--metrics-compat", &metrics_compat_, {"none", "vllm"}, "vllm: /metrics has vLLM's names too");
   flags->String("--request-log", &server.request_log, "FILE", "a JSON line for each request ('-': standard error, the default;\n'': none)");
@@ -121,6 +125,7 @@ Status ServeFlags::Resolve() {
   model.options.max_step_tokens = engine.max_batch_tokens > 0 ? engine.max_batch_tokens : std::max(kLargestStep, model.options.max_seqs + kSmallStep);
   server.vllm_metrics = metrics_compat_ == "vllm";
   server.split_reasoning = reasoning_format_ != "none";
+  server.tool_syntax = FindToolSyntax(tool_call_parser_);  // none for "auto"
   server.reasoning_fields = reasoning_fields_ == "both"        ? ReasoningFields::kBoth
                             : reasoning_fields_ == "reasoning" ? ReasoningFields::kReasoning
                                                                : ReasoningFields::kReasoningContent;

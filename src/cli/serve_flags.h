@@ -31,6 +31,7 @@ struct ServeFlags {
   std::string metrics_compat_ = "none";
   std::string reasoning_format_ = "auto";
   std::string reasoning_fields_ = "both";
+  std::string tool_call_parser_ = "auto";
   int64_t body_mib_ = 16;
   std::string preemption_ = "recompute";
   bool prefix_caching_on_ = false, prefix_caching_off_ = false;

@@ -106,19 +106,34 @@ Result<const Tokenizer*> Session::tokenizer() const {
   return static_cast<const Tokenizer*>(bundle_.tokenizer.get());
 }
 
-Result<std::vector<int32_t>> Session::ChatPrompt(const std::string& messages_json) const {
+void Session::ChatPrompt::MoveTo(Request* request) {
+  request->prompt_ids = std::move(ids);
+  request->reasoning = std::move(reasoning);
+  request->shown_ids = std::move(shown_ids);
+}
+
+Result<Session::ChatPrompt> Session::MakeChatPrompt(const std::string& messages_json) const {
   ASSIGN_OR_RETURN(const Tokenizer* tokens, tokenizer());
   if (bundle_.chat_template == nullptr) {
     return bundle_.template_error.WithContext("the model's chat template (--raw goes without it)");
   }
-  const ChatJson messages = ChatJson::parse(messages_json, nullptr, false);
+  ChatJson messages = ChatJson::parse(messages_json, nullptr, false);
   if (messages.is_discarded()) return InvalidArgument("the conversation is no valid UTF-8 text");
+  WriteToolsInto(tools_, bundle_, &messages);
   ChatInput input;
   input.messages = &messages;
+  if (tools_.any() && bundle_.chat_template->caps().supports_tools) input.tools = tools_.tools.get();
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, bundle_.chat_template->Render(input));
   // A template of the model's own writes what belongs before the text; the stand-in knows nothing of it.
-  return tokens->Encode(prompt.text,
-                        {.add_special = !bundle_.has_own_template, .user_ranges = prompt.user_ranges});
+  ChatPrompt chat;
+  ASSIGN_OR_RETURN(chat.ids, tokens->Encode(prompt.text, {.add_special = !bundle_.has_own_template,
+                                                          .user_ranges = prompt.user_ranges}));
+  chat.format = AnswerFormatOf(bundle_, /*split_reasoning=*/true, tools_.any());
+  chat.format.in_reasoning = EndsInsideThink(prompt);
+  chat.format.tool_names = tools_.names;
+  chat.reasoning = ReasoningLimitsOf(bundle_, chat.format.in_reasoning, reasoning_budget_);
+  chat.shown_ids = ShownIdsOf(bundle_, chat.format);
+  return chat;
 }
 
 Result<std::vector<int32_t>> Session::TextPrompt(std::string_view text) const {

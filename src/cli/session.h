@@ -5,11 +5,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/console.h"
 #include "engine/engine.h"
+#include "engine/answer_setup.h"
 #include "engine/model_bundle.h"
+#include "server/api/tool_request.h"
 
 namespace cachalot {
 
@@ -47,8 +50,20 @@ class Session {
   // The tokenizer, or why there is none.
   Result<const Tokenizer*> tokenizer() const;
 
-  // Tokens of a conversation, a JSON list of {"role", "content"}, ready for an answer.
-  Result<std::vector<int32_t>> ChatPrompt(const std::string& messages_json) const;
+  // What the model is told that it may call, and how many tokens it may reason (-1: any number).
+  void set_tools(ToolRequest tools) { tools_ = std::move(tools); }
+  void set_reasoning_budget(int32_t tokens) { reasoning_budget_ = tokens; }
+
+  // A conversation, a JSON list of messages, ready for an answer, and how that comes apart.
+  struct ChatPrompt {
+    std::vector<int32_t> ids;
+    AnswerFormat format;
+    ReasoningLimits reasoning;
+    std::vector<int32_t> shown_ids;
+    // All but max_tokens.
+    void MoveTo(Request* request);
+  };
+  Result<ChatPrompt> MakeChatPrompt(const std::string& messages_json) const;
   // Tokens of a text as it is, with BOS as the model wants it.
   Result<std::vector<int32_t>> TextPrompt(std::string_view text) const;
 
@@ -62,6 +77,8 @@ class Session {
 
   ModelBundle bundle_;
   std::unique_ptr<Engine> engine_;
+  ToolRequest tools_;
+  int32_t reasoning_budget_ = -1;
   double load_seconds_ = 0.0;
 };
 

@@ -24,6 +24,7 @@ TokenEvent EventOf(const RequestOutput& output, int64_t now_us) {
   event.choice = output.choice;
   event.num_prompt_computed = output.num_prompt_computed;
   event.num_cached_tokens = output.num_cached_tokens;
+  event.num_reasoning_tokens = output.num_reasoning_tokens;
   event.queue_us = output.queue_us;
   event.finished = output.finished;
   event.finish_reason = output.finish_reason;

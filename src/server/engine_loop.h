@@ -33,6 +33,7 @@ struct TokenEvent {
   std::vector<TopLogprob> prompt_top_logprobs;
   int32_t num_prompt_computed = 0;
   int32_t num_cached_tokens = 0;
+  int32_t num_reasoning_tokens = 0;
   int64_t queue_us = 0;
   bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;

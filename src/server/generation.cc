@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <mutex>
+#include <utility>
 
 #include "base/log.h"
 #include "server/api/json_text.h"
@@ -61,6 +62,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   size_t num_finished_ = 0;
   Status error_;
   bool client_gone_ = false;
+  bool completed_ = false;
   bool stream_open_ = false;
   bool quiet_ = false;                     // since the last look at it nothing was sent
   bool failed_ = false;                    // the client has been told of error_
@@ -114,12 +116,11 @@ void Generation::Start() {
   for (const auto& prompt : params_.prompts) live_->prompt_tokens += static_cast<int64_t>(prompt.ids.size());
   live_key_ = context_.live.Add(live_);
 
-  const bool split = chat && params_.split_reasoning && context_.options.split_reasoning;
   for (int32_t i = 0; i < count; ++i) {
     Choice choice;
     choice.prompt_idx = i / params_.best_of;
     choice.index = i;
-    choice.splitter = ThinkSplitter(params_.starts_in_reasoning, !split);
+    choice.parser = AnswerParser(params_.format);
     choices_.push_back(std::move(choice));
     all_.push_back(&choices_.back());
   }
@@ -171,7 +172,7 @@ void Generation::Drain() {
     exchange_->Write(out);
     quiet_ = false;
   }
-  if (num_finished_ == choices_.size()) Complete();
+  if (num_finished_ == choices_.size() && !std::exchange(completed_, true)) Complete();
 }
 
 void Generation::OpenStream() {
@@ -208,7 +209,6 @@ ChoiceDelta Generation::TakeTokens(Choice& choice, TokenEvent& event) {
   ChoiceDelta delta;
   const bool record = context_.recorder != nullptr;
   if (params_.return_token_ids) delta.token_ids = event.token_ids;
-  const bool reasoning_before = choice.splitter.reasoning();
   for (size_t i = 0; i < event.token_ids.size(); ++i) {
     const int32_t id = event.token_ids[i];
     ++choice.num_tokens;
@@ -227,15 +227,12 @@ ChoiceDelta Generation::TakeTokens(Choice& choice, TokenEvent& event) {
     delta.tokens.push_back(std::move(token));
   }
   if (record) choice.text += event.text;
-  ThinkSplitter::Parts parts = choice.splitter.Push(event.text);
-  if (event.finished) {
-    ThinkSplitter::Parts rest = choice.splitter.Finish();
-    parts.reasoning += rest.reasoning;
-    parts.content += rest.content;
-  }
-  if (reasoning_before || choice.splitter.reasoning()) choice.num_reasoning_tokens += static_cast<int32_t>(event.token_ids.size());
-  delta.content = std::move(parts.content);
-  delta.reasoning = std::move(parts.reasoning);
+  std::vector<AnswerEvent> parts;
+  if (!std::exchange(choice.primed, true)) choice.parser.Push(params_.forced_text, &parts);
+  choice.parser.Push(event.text, &parts);
+  if (event.finished) choice.parser.Finish(&parts);
+  TakeParts(parts, params_, &choice, &delta);
+  choice.num_reasoning_tokens = std::max(choice.num_reasoning_tokens, event.num_reasoning_tokens);
   return delta;
 }
 
@@ -254,6 +251,12 @@ void Generation::Handle(Choice& choice, TokenEvent event, std::string* out) {
     last_token_us_ = event.time_us;
   }
   const ChoiceDelta delta = TakeTokens(choice, event);
+  if (choice.cut && !event.finished) {
+    // The one call that was wanted is there. What still comes of this choice is not looked at.
+    event.finished = true;
+    event.finish_reason = FinishReason::kStop;
+    if (num_finished_ + 1 == choices_.size()) CancelAll();
+  }
   if (event.finished) {
     choice.finished = true;
     choice.finish_reason = event.finish_reason;

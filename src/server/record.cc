@@ -54,6 +54,13 @@ RecordedChoice ChoiceOf(const nlohmann::json& json) {
   choice.request.skip_special = json.value("skip_special", true);
   choice.request.num_top_logprobs = json.at("num_top_logprobs").get<int32_t>();
   choice.request.priority = json.at("priority").get<int32_t>();
+  if (const auto found = json.find("reasoning"); found != json.end()) {
+    choice.request.reasoning = {.inside = found->at("inside").get<bool>(),
+                                .budget = found->at("budget").get<int32_t>(),
+                                .close_ids = found->at("close_ids").get<std::vector<int32_t>>(),
+                                .then_ids = found->at("then_ids").get<std::vector<int32_t>>()};
+    choice.request.shown_ids = found->at("shown_ids").get<std::vector<int32_t>>();
+  }
   const auto& result = json.at("result");
   choice.token_ids = result.at("token_ids").get<std::vector<int32_t>>();
   choice.text = result.at("text").get<std::string>();
@@ -78,6 +85,12 @@ std::string RecordLine(const std::string& id, const HttpRequest& request, int64_
                     {"skip_special", asked.skip_special},
                     {"num_top_logprobs", asked.num_top_logprobs},
                     {"priority", asked.priority},
+                    {"reasoning",
+                     {{"inside", asked.reasoning.inside},
+                      {"budget", asked.reasoning.budget},
+                      {"close_ids", asked.reasoning.close_ids},
+                      {"then_ids", asked.reasoning.then_ids},
+                      {"shown_ids", asked.shown_ids}}},
                     {"result",
                      {{"token_ids", choices[i]->token_ids},
                       {"text", choices[i]->text},

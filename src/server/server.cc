@@ -37,6 +37,9 @@ Status Prepare(ServerContext* context, ModelBundle* bundle, const ExecutorInfo& 
   // Normalising may make a text shorter; not four times.
   facts.max_prompt_bytes = int64_t{4} * facts.max_context * static_cast<int64_t>(longest);
   facts.deadline_us = options.deadline_us;
+  facts.split_reasoning = options.split_reasoning;
+  facts.reasoning_budget = options.reasoning_budget;
+  if (options.tool_syntax) bundle->tool_syntax = *options.tool_syntax;
   facts.defaults = bundle->generation;
   facts.stop_ids.assign(bundle->tokenizer->stop_ids().begin(), bundle->tokenizer->stop_ids().end());
   context->metrics = std::make_unique<ServerMetrics>(&context->registry, info);

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,8 @@ struct ServerOptions {
   int32_t sse_keepalive_ms = 30'000;          // a stream that brings nothing for so long gets a comment; 0: never
   bool vllm_metrics = false;
   bool split_reasoning = true;
+  int32_t reasoning_budget = -1;              // of requests that name none; -1: any number
+  std::optional<ToolSyntax> tool_syntax;      // in place of the one that the chat template shows
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
   std::string request_log = "-";              // a file, "-" for standard error, "" for none
   std::string record_dir = {};                // "": nothing is recorded

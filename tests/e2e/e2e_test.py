@@ -408,6 +408,19 @@ class Running(unittest.TestCase):
 
 
 class Chatting(unittest.TestCase):
+    def test_tools_and_reasoning_flags(self):
+        tools = WORK / "tools.json"
+        tools.write_text('[{"type": "function", "function": {"name": "f"}}]')
+        args = ["chat", "-m", model("tiny-llama"), "-n", "4", "-s", "1", "--reasoning", "hide", "--reasoning-budget", "2", "--tools", tools]
+        done = cachalot(*args, stdin=b"taneba\n")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"--tool-call-parser", done.stderr)
+        done = cachalot(*args, "--tool-call-parser", "hermes", stdin=b"taneba\n")
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        tools.write_text("{")
+        done = cachalot(*args, stdin=b"taneba\n")
+        self.assertIn(str(tools).encode(), done.stderr)
+
     def test_from_a_pipe(self):
         saved = WORK / "chat.json"
         done = cachalot("chat", "-m", model("tiny-llama"), "-n", "6", "-s", "1",

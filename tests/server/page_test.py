@@ -127,6 +127,11 @@ def look(browser, port):
     # An answer is text, whatever it looks like.
     browser.run("document.getElementById('show-chat').click(); addMessage('assistant', '<img src=x onerror=window.hit=1>')")
     check(browser.run("document.querySelectorAll('#messages img').length") == 0, "an answer became HTML")
+    # A call is shown with its arguments, whole or not; what is typed behind it is its result.
+    check(browser.run("callText({function: {name: 'f', arguments: '{\"a\":1}'}})") == 'f({\n "a": 1\n})', "a call is not readable")
+    check(browser.run("callText({function: {name: 'f', arguments: '{\"a'}})") == 'f({"a)', "a call that is coming is not shown")
+    check(browser.run("messages.push({role: 'assistant', content: '', tool_calls: [{id: 'c', function: {name: 'f'}}]}); addQuestion('r'); "
+                      "JSON.stringify(messages.pop())") == '{"role":"tool","tool_call_id":"c","name":"f","content":"r"}', "no result of a call")
     check(not browser.trouble, "errors in the page:", browser.trouble)
 
 

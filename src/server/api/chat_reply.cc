@@ -1,4 +1,7 @@
 // Replies of /v1/chat/completions.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
 #include "server/api/json_text.h"
 #include "server/api/reply.h"
 
@@ -28,13 +31,14 @@ class ChatReply final : public Reply {
   }
 
   std::string DeltaChunk(Choice& choice, const ChoiceDelta& delta, const std::string& usage) override {
-    if (delta.content.empty() && delta.reasoning.empty() && delta.tokens.empty() && delta.token_ids.empty()) return "";
+    if (delta.content.empty() && delta.reasoning.empty() && delta.calls.empty() && delta.tokens.empty() && delta.token_ids.empty()) return "";
     std::string fields;
     AppendReasoning(delta.reasoning, &fields);
-    if (!delta.content.empty() || fields.empty()) {
+    if (!delta.content.empty() || (fields.empty() && delta.calls.empty())) {
       fields += fields.empty() ? "\"content\":" : ",\"content\":";
       AppendJsonString(delta.content, &fields);
     }
+    AppendCallDeltas(delta.calls, &fields);
     return Chunk(choice, "{" + fields + "}", Logprobs(delta.tokens), "null", usage,
                  params_.return_token_ids ? "," + TokenIdsJson("token_ids", delta.token_ids) : "");
   }
@@ -50,11 +54,13 @@ class ChatReply final : public Reply {
     for (const Choice* choice : choices) {
       if (text.back() != '[') text += ',';
       text += fmt::format("{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":", choice->index);
-      AppendJsonString(choice->content, &text);
+      if (choice->content.empty() && !choice->calls.empty()) text += "null";
+      else AppendJsonString(choice->content, &text);
       text += ",\"refusal\":null";
       std::string reasoning;
       AppendReasoning(choice->reasoning, &reasoning);
       if (!reasoning.empty()) text += "," + reasoning;
+      AppendCalls(choice->calls, &text);
       text += "},\"logprobs\":" + Logprobs(choice->tokens) + ",\"finish_reason\":" + FinishReasonJson(*choice);
       if (params_.return_token_ids) text += "," + TokenIdsJson("token_ids", choice->token_ids);
       text += '}';
@@ -66,6 +72,31 @@ class ChatReply final : public Reply {
   }
 
  private:
+  static void AppendCall(const ToolCall& call, std::string* out) {
+    *out += "\"id\":" + JsonString(call.id) + ",\"type\":\"function\",\"function\":{\"name\":" + JsonString(call.name) +
+            ",\"arguments\":" + JsonString(call.arguments) + "}}";
+  }
+  static void AppendCalls(const std::vector<ToolCall>& calls, std::string* out) {
+    if (calls.empty()) return;
+    *out += ",\"tool_calls\":[";
+    for (size_t i = 0; i < calls.size(); ++i) {
+      *out += i == 0 ? "{" : ",{";
+      AppendCall(calls[i], out);
+    }
+    *out += ']';
+  }
+  static void AppendCallDeltas(const std::vector<ToolCallDelta>& deltas, std::string* out) {
+    if (deltas.empty()) return;
+    *out += out->empty() ? "\"tool_calls\":[" : ",\"tool_calls\":[";
+    for (const ToolCallDelta& delta : deltas) {
+      if (out->back() != '[') *out += ',';
+      *out += fmt::format("{{\"index\":{},", delta.index);
+      if (!delta.part.name.empty()) AppendCall(delta.part, out);
+      else *out += "\"function\":{\"arguments\":" + JsonString(delta.part.arguments) + "}}";
+    }
+    *out += ']';
+  }
+
   void AppendReasoning(const std::string& reasoning, std::string* out) const {
     if (reasoning.empty()) return;
     const std::string value = JsonString(reasoning);
@@ -117,6 +148,15 @@ class ChatReply final : public Reply {
 
 }  // namespace
 
+namespace {
+
+bool HasObject(const ToolCall& call) {
+  const Result<ChatJson> arguments = ParseChatJson(call.arguments);
+  return arguments.ok() && arguments->is_object();
+}
+
+}  // namespace
+
 std::string UsageJson(const Usage& usage) {
   return fmt::format(
       "\"usage\":{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},\"prompt_tokens_details\":{{\"cached_tokens\":{}}},"
@@ -127,7 +167,8 @@ std::string UsageJson(const Usage& usage) {
 
 std::string FinishReasonJson(const Choice& choice) {
   if (!choice.finished) return "null";
-  return choice.finish_reason == FinishReason::kLength ? "\"length\"" : "\"stop\"";
+  if (choice.finish_reason == FinishReason::kLength) return "\"length\"";
+  return !choice.calls.empty() && std::all_of(choice.calls.begin(), choice.calls.end(), HasObject) ? "\"tool_calls\"" : "\"stop\"";
 }
 
 std::unique_ptr<Reply> MakeChatReply(std::string id, int64_t created, const GenerationParams& params, const Tokenizer& tokenizer,

@@ -44,6 +44,24 @@ std::optional<ApiError> CheckContent(const ChatJson& content, const std::string&
   return std::nullopt;
 }
 
+std::optional<ApiError> CheckCalls(const ChatJson& calls, const std::string& place) {
+  if (!calls.is_array()) return Wrong(place, fmt::format("{} is {}: must be a list", place, Preview(calls)), "invalid_type");
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string call_place = fmt::format("{}[{}].function", place, i);
+    const auto function = calls[i].is_object() ? calls[i].find("function") : calls[i].end();
+    if (!calls[i].is_object() || function == calls[i].end() || !function->is_object()) {
+      return Wrong(call_place, call_place + " must be an object", "invalid_type");
+    }
+    const auto name = function->find("name");
+    if (name == function->end() || !name->is_string()) return Wrong(call_place + ".name", call_place + ".name must be a string", "invalid_type");
+    const auto arguments = function->find("arguments");
+    if (arguments != function->end() && !arguments->is_string() && !arguments->is_object()) {
+      return Wrong(call_place + ".arguments", fmt::format("{}.arguments is {}: must be a string", call_place, Preview(*arguments)), "invalid_type");
+    }
+  }
+  return std::nullopt;
+}
+
 // The messages, checked and with developer turned into system.
 std::optional<ApiError> TakeMessages(const ChatJson& body, ChatJson* messages) {
   const auto found = body.find("messages");
@@ -84,14 +102,14 @@ std::optional<ApiError> TakeMessages(const ChatJson& body, ChatJson* messages) {
       if (auto error = CheckContent(*content, place + ".content")) return error;
     }
     const auto calls = message.find("tool_calls");
-    if (calls != message.end() && !calls->is_null() && !calls->is_array()) {
-      return Wrong(place + ".tool_calls", fmt::format("{}.tool_calls is {}: must be a list", place, Preview(*calls)), "invalid_type");
-    }
+    if (calls == message.end() || calls->is_null()) continue;
+    if (auto error = CheckCalls(*calls, place + ".tool_calls")) return error;
   }
   return std::nullopt;
 }
 
-// Variables of the template: chat_template_kwargs, and reasoning_effort as those templates know it that read it.
+// Variables of the template: chat_template_kwargs, enable_thinking under both names that templates have for it, and
+// reasoning_effort as those templates know it that read it.
 std::optional<ApiError> TakeExtra(const ChatJson& body, ChatJson* extra) {
   *extra = ChatJson::object();
   if (const auto found = body.find("chat_template_kwargs"); found != body.end() && !found->is_null()) {
@@ -99,6 +117,14 @@ std::optional<ApiError> TakeExtra(const ChatJson& body, ChatJson* extra) {
       return Wrong("chat_template_kwargs", fmt::format("chat_template_kwargs is {}: must be an object", Preview(*found)), "invalid_type");
     }
     *extra = *found;
+  }
+  if (const auto found = body.find("enable_thinking"); found != body.end() && !found->is_null()) {
+    if (!found->is_boolean()) {
+      return Wrong("enable_thinking", fmt::format("enable_thinking is {}: must be true or false", Preview(*found)), "invalid_type");
+    }
+    for (const char* name : {"enable_thinking", "thinking"}) {
+      if (!extra->contains(name)) (*extra)[name] = ChatJson(*found);
+    }
   }
   if (const auto found = body.find("reasoning_effort"); found != body.end() && !found->is_null()) {
     if (!found->is_string()) {
@@ -140,11 +166,28 @@ std::optional<ApiError> CutBehindLastMessage(const ChatJson& messages, RenderedP
   return std::nullopt;
 }
 
+// The answer must be a call: its beginning is the end of the prompt, or follows the reasoning that the prompt opened.
+std::optional<ApiError> ForceCall(const ToolRequest& tools, const ModelBundle& bundle, GenerationParams* params) {
+  Result<CallOpening> opening = OpenCall(bundle, tools.named);
+  if (!opening.ok()) return ErrorOf(opening.status());
+  if (params->format.in_reasoning) {
+    params->reasoning.then_ids = std::move(opening->ids);
+    return std::nullopt;
+  }
+  std::vector<int32_t>& prompt = params->prompts[0].ids;
+  prompt.insert(prompt.end(), opening->ids.begin(), opening->ids.end());
+  params->forced_text = std::move(opening->text);
+  return std::nullopt;
+}
+
 }  // namespace
 
-std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bundle, RenderedPrompt* prompt) {
+std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bundle, RenderedPrompt* prompt, ToolRequest* tools) {
   ChatJson messages;
   ChatJson extra;
+  ToolRequest own_tools;
+  if (tools == nullptr) tools = &own_tools;
+  if (auto error = ReadTools(body, tools)) return error;
   if (auto error = TakeMessages(body, &messages)) return error;
   if (auto error = TakeExtra(body, &extra)) return error;
   FieldReader fields(body);
@@ -165,6 +208,9 @@ std::optional<ApiError> RenderChat(const ChatJson& body, const ModelBundle& bund
   if (bundle.chat_template == nullptr) {
     return Wrong("messages", fmt::format("this model has no chat template that can be used: {}", bundle.template_error.message()));
   }
+  if (auto error = CheckTools(*tools, bundle)) return error;
+  WriteToolsInto(*tools, bundle, &messages);
+  if (tools->any() && bundle.chat_template->caps().supports_tools) input.tools = tools->tools.get();
   Result<RenderedPrompt> rendered = bundle.chat_template->Render(input);
   if (!rendered.ok()) {
     if (rendered.status().code() == StatusCode::kInternal) return ErrorOf(rendered.status());
@@ -193,31 +239,35 @@ std::optional<ApiError> ParseChatRequest(const ChatJson& body, const ModelBundle
   const int64_t top = fields.Int("top_logprobs", 0, 0, kMaxTopLogprobs);
   if (!logprobs && top > 0) fields.Fail("top_logprobs", "top_logprobs is given without logprobs: true");
   if (logprobs) params->num_top_logprobs = static_cast<int32_t>(top);
-  const ChatJson* choice = fields.Find("tool_choice");
-  const bool no_tools = choice != nullptr && *choice == "none";
-  if (!no_tools) {
-    fields.Refuse("tools", "tool calls are not supported");
-    fields.Refuse("functions", "tool calls are not supported");
-    if (choice != nullptr && *choice != "auto") fields.Refuse("tool_choice", "tool calls are not supported");
-  }
   fields.Refuse("echo", "not supported for chats");
   fields.Refuse("audio", "only text is made");
   if (const ChatJson* modalities = fields.Find("modalities"); modalities != nullptr && *modalities != ChatJson::array({"text"})) {
     fields.Refuse("modalities", "only text is made");
   }
-  params->split_reasoning = fields.Bool("separate_reasoning", true);
+  const bool split = fields.Bool("separate_reasoning", true) && facts.split_reasoning;
+  int64_t budget = facts.reasoning_budget;
+  for (const char* name : {"thinking_token_budget", "thinking_budget", "reasoning_budget"}) budget = fields.Int(name, budget, -1, INT32_MAX);
   if (!fields.ok()) {
     ApiError error = *fields.error();
     if (error.code == "model_not_found") error.status = 404;
     return error;
   }
   RenderedPrompt prompt;
-  if (auto error = RenderChat(body, bundle, &prompt)) return error;
-  params->starts_in_reasoning = EndsInsideThink(prompt);
+  ToolRequest tools;
+  if (auto error = RenderChat(body, bundle, &prompt, &tools)) return error;
+  params->format = AnswerFormatOf(bundle, split, tools.any());
+  params->format.in_reasoning = EndsInsideThink(prompt);
+  params->format.tool_names = tools.names;
+  params->parallel_tool_calls = tools.parallel;
+  params->reasoning = ReasoningLimitsOf(bundle, params->format.in_reasoning, static_cast<int32_t>(budget));
+  params->shown_ids = ShownIdsOf(bundle, params->format);
   if (auto error = CheckTextBytes(facts, prompt.text.size(), "messages")) return error;
   params->prompts.resize(1);
   if (auto error = EncodeChat(prompt, bundle, &params->prompts[0].ids)) return error;
   TruncatePrompts(facts, *bundle.tokenizer, params);
+  if (tools.any() && tools.choice != ToolRequest::kAuto) {
+    if (auto error = ForceCall(tools, bundle, params)) return error;
+  }
   if (auto error = CheckLengths(facts, params)) {
     if (error->param == "prompt") error->param = "messages";
     return error;

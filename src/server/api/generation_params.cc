@@ -38,7 +38,6 @@ constexpr RefusedField kRefused[] = {
     {"dry_multiplier", "not supported"},
     {"xtc_probability", "not supported"},
     {"dynatemp_range", "not supported"},
-    {"thinking_token_budget", "not supported"},
 };
 
 void ReadSeed(FieldReader* fields, GenerationParams* params) {
@@ -220,6 +219,8 @@ Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& fact
   if (params.best_of > params.n) request.num_top_logprobs = std::max(request.num_top_logprobs, 0);
   request.prompt_logprobs = params.num_prompt_top() >= 0 && request.prompt_ids.size() > 1;
   request.num_prompt_top_logprobs = std::max(params.num_prompt_top(), 0);
+  request.reasoning = params.reasoning;
+  request.shown_ids = params.shown_ids;
   request.priority = params.priority;
   request.tenant = params.tenant;
   request.cache_salt = params.tenant + '/' + params.cache_salt;

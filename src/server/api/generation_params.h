@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/answer_setup.h"
 #include "engine/model_bundle.h"
 #include "server/api/field_reader.h"
 #include "tokenizer/tokenizer.h"
@@ -25,6 +26,8 @@ struct ModelFacts {
   GenerationDefaults defaults;
   std::vector<int32_t> stop_ids;      // of the tokenizer
   int64_t deadline_us = 0;            // of every request; 0: none
+  bool split_reasoning = true;        // unless a request says no
+  int32_t reasoning_budget = -1;      // of requests that name none; -1: any number
 };
 
 struct PromptSpec {
@@ -53,8 +56,11 @@ struct GenerationParams {
   int32_t num_top_logprobs = -1;      // -1: none wanted
   int32_t num_prompt_logprobs = -1;   // vLLM's prompt_logprobs: so many best for each token of the prompt; -1: none wanted
   bool echo = false;
-  bool starts_in_reasoning = false;   // the prompt ends inside <think>
-  bool split_reasoning = false;
+  AnswerFormat format = {.split_reasoning = false};  // how the answer comes apart
+  bool parallel_tool_calls = true;    // false: the answer ends with its first call
+  std::string forced_text;            // what the answer begins with; its tokens are the prompt's last
+  ReasoningLimits reasoning;
+  std::vector<int32_t> shown_ids;     // special tokens that the answer's text needs
   int32_t priority = 0;
   std::string cache_salt;
   std::string user;

@@ -9,7 +9,6 @@
 
 #include "engine/engine.h"
 #include "server/api/generation_params.h"
-#include "server/api/think_splitter.h"
 #include "tokenizer/tokenizer.h"
 
 namespace cachalot {
@@ -23,10 +22,21 @@ struct AnswerToken {
   std::vector<TopLogprob> top;
 };
 
+struct ToolCall {
+  std::string id, name, arguments;
+};
+
+// A piece of a call: with its first, id and name.
+struct ToolCallDelta {
+  size_t index = 0;
+  ToolCall part;
+};
+
 // What an event brought.
 struct ChoiceDelta {
   std::string content;
   std::string reasoning;
+  std::vector<ToolCallDelta> calls;
   std::vector<AnswerToken> tokens;  // with logprobs wanted only
   std::vector<int32_t> token_ids;   // with return_token_ids only
 };
@@ -34,7 +44,9 @@ struct ChoiceDelta {
 struct Choice {
   int32_t prompt_idx = 0;
   int32_t index = 0;                 // in the response
-  ThinkSplitter splitter;
+  AnswerParser parser;
+  bool primed = false;               // the parser has had what the answer begins with
+  std::vector<ToolCall> calls;
   std::string content;               // of whole responses only
   std::string reasoning;
   std::vector<AnswerToken> tokens;
@@ -47,6 +59,7 @@ struct Choice {
   int32_t num_reasoning_tokens = 0;
   int32_t num_cached_tokens = 0;
   double sum_logprob = 0.0;
+  bool cut = false;                  // it has the one call that it may have
   bool begun = false;                // its first chunk is out
   bool finished = false;
   FinishReason finish_reason = FinishReason::kStop;
@@ -60,7 +73,10 @@ struct Usage {
 };
 std::string UsageJson(const Usage& usage);
 
-// "stop", "length"; null while it runs.
+// Adds what the parser found to the choice's calls and to the delta. A choice that is cut takes no more.
+void TakeParts(const std::vector<AnswerEvent>& parts, const GenerationParams& params, Choice* choice, ChoiceDelta* delta);
+
+// "stop", "length", "tool_calls" where all calls have a JSON object as arguments; null while it runs.
 std::string FinishReasonJson(const Choice& choice);
 
 // "name": [1, 2, …]

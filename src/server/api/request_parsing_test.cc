@@ -145,7 +145,7 @@ TEST_F(RequestParsing, WrongFieldsNameFieldValueAndLimit) {
       {R"("user":5)", "user", "5"},
       {R"("response_format":{"type":"json_schema"})", "response_format", "json_schema"},
       {R"("response_format":7)", "response_format", "7"},
-      {R"("tools":[{"type":"function"}])", "tools", "not supported"},
+      {R"("tools":[{"type":"function"}])", "tools[0].function", "object"},
       {R"("guided_json":{"a":1})", "guided_json", "not supported"},
       {R"("chat_template":"x")", "chat_template", "own template"},
       {R"("chat_template_kwargs":[])", "chat_template_kwargs", "list"},

@@ -1,0 +1,52 @@
+// From the parts of an answer to the pieces that a client gets of it.
+#include <random>
+#include <string_view>
+
+#include "server/api/reply.h"
+
+namespace cachalot {
+namespace {
+
+// Mistral's templates insist on nine letters and digits.
+std::string NewCallId(ToolSyntax syntax) {
+  constexpr std::string_view kDigits = "0123456789abcdefghijklmnopqrstuvwxyz";
+  thread_local std::mt19937_64 generator{std::random_device{}()};
+  const bool is_short = syntax == ToolSyntax::kMistral;
+  std::string id = is_short ? "" : "call_";
+  for (int i = is_short ? 9 : 24; i > 0; --i) id += kDigits[generator() % kDigits.size()];
+  return id;
+}
+
+}  // namespace
+
+void TakeParts(const std::vector<AnswerEvent>& parts, const GenerationParams& params, Choice* choice, ChoiceDelta* delta) {
+  for (const AnswerEvent& part : parts) {
+    if (choice->cut) return;
+    switch (part.part) {
+      case AnswerEvent::kReasoning:
+        delta->reasoning += part.text;
+        break;
+      case AnswerEvent::kContent:
+        delta->content += part.text;
+        break;
+      case AnswerEvent::kMarkup:
+        break;
+      case AnswerEvent::kCallName:
+        choice->calls.push_back({NewCallId(params.format.tools), part.text, ""});
+        delta->calls.push_back({choice->calls.size() - 1, choice->calls.back()});
+        break;
+      case AnswerEvent::kCallArguments: {
+        const size_t index = choice->calls.size() - 1;
+        choice->calls.back().arguments += part.text;
+        if (delta->calls.empty() || delta->calls.back().index != index) delta->calls.push_back({index, {}});
+        delta->calls.back().part.arguments += part.text;
+        break;
+      }
+      case AnswerEvent::kCallEnd:
+        choice->cut = !params.parallel_tool_calls;
+        break;
+    }
+  }
+}
+
+}  // namespace cachalot
