@@ -96,7 +96,7 @@ TEST_F(EngineReasoningTest, ItEndsWhereTheBudgetEnds) {
 TEST_F(EngineReasoningTest, ForcedTextCompletesStopStrings) {
   Create(Info());
   Request request = Limited(10, 4, 30);
-  request.reasoning.close_ids = {37};  // END
+  request.reasoning.close_ids = {38};  // END
   request.stop_strings = {"END"};
   const auto choices = Start(request);
   ASSERT_TRUE(engine_->RunUntilIdle().ok());
