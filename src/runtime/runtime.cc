@@ -206,14 +206,15 @@ void Runtime::Gather(const StepPlan& plan) {
   }
 }
 
-// The rows of hidden_ that Output will read.
+// The rows of hidden_ that Output and the drafter will read.
 void Runtime::GatherHiddenRows(const StepPlan& plan) {
   hidden_rows_.clear();
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const PlanRow& row = plan.rows[r];
-    const bool every = row.outputs & (kOutputAllLogits | kOutputPromptLogprobs | kOutputHidden | kOutputMtp);
+    const bool drafter_reads = drafter_ != nullptr && drafter_->takes_hidden();
+    const bool every = drafter_reads || (row.outputs & (kOutputAllLogits | kOutputPromptLogprobs | kOutputHidden | kOutputMtp));
     if (!every && !(row.outputs & kOutputSample)) continue;
-    for (int32_t i = every ? 0 : row.q_len - 1; i < row.q_len; ++i) hidden_rows_.push_back(row_begin_[r] + i);
+    for (int32_t i = every ? 0 : row.q_len - 1 - row.num_drafts; i < row.q_len; ++i) hidden_rows_.push_back(row_begin_[r] + i);
   }
 }
 
