@@ -93,6 +93,16 @@ TEST_F(EngineReasoningTest, ItEndsWhereTheBudgetEnds) {
   }
 }
 
+TEST_F(EngineReasoningTest, WhatCannotBeForcedIsRefused) {
+  Create(Info());
+  Request request = Limited(5, 4, 9);
+  request.reasoning.close_ids = {50};
+  EXPECT_NE(SubmitError(request).find("token 50"), std::string::npos);
+  request = Limited(5, 4, 9);
+  request.all_logits = true;
+  EXPECT_NE(SubmitError(request).find("logits"), std::string::npos);
+}
+
 TEST_F(EngineReasoningTest, ForcedTextCompletesStopStrings) {
   Create(Info());
   Request request = Limited(10, 4, 30);

@@ -39,6 +39,20 @@ Status CheckSampling(const SamplingConfig& sampling, int32_t vocab_size) {
   return Status::Ok();
 }
 
+Status CheckReasoning(const Request& request, int32_t vocab_size) {
+  const ReasoningLimits& limits = request.reasoning;
+  for (const auto* ids : {&limits.close_ids, &limits.then_ids}) {
+    for (const int32_t id : *ids) {
+      if (id < 0 || id >= vocab_size)
+        return InvalidArgument("reasoning forces token {}: the vocabulary has {}", id, vocab_size);
+    }
+  }
+  const bool forces = (limits.budget >= 0 && !limits.close_ids.empty()) || !limits.then_ids.empty();
+  if (forces && (request.all_logits || request.mtp_logits))
+    return InvalidArgument("tokens cannot be forced where the logits of every position are wanted");
+  return Status::Ok();
+}
+
 // Text is emitted up to the beginning of a possible match, which must not be inside a character.
 bool BeginsInsideCharacter(const std::string& text) {
   return (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80;
@@ -63,6 +77,7 @@ Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_t
     }
   }
   RETURN_IF_ERROR(CheckSampling(request.sampling, vocab_size));
+  RETURN_IF_ERROR(CheckReasoning(request, vocab_size));
   if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
     return InvalidArgument("min_tokens is {}: must be in 0..max_tokens, which is {}", request.min_tokens, request.max_tokens);
   }

@@ -240,11 +240,13 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     PROGRAM = sys.argv.pop(1)
-    result = unittest.main(exit=False, verbosity=2).result
-    if not result.wasSuccessful():
-        sys.exit(1)
-    if result.testsRun == len(result.skipped) and result.skipped:
-        sys.exit(SKIPPED)
+    result = unittest.main(exit=False).result
+    for case, reason in result.skipped:
+        print(f"skipped: {case}: {reason}")
+    bad, skipped = len(result.failures) + len(result.errors), len(result.skipped)
+    passed = max(result.testsRun - bad - skipped, 0)
+    print(f"{passed} passed, {bad} failed, {skipped} skipped")
+    sys.exit(1 if bad or passed + skipped == 0 else 0 if passed else SKIPPED)
 
 
 if __name__ == "__main__":
