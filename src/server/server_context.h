@@ -60,7 +60,7 @@ struct ServerOptions {
   bool vllm_metrics = false;
   bool split_reasoning = true;
   int32_t reasoning_budget = -1;              // of requests that name none; -1: any number
-  std::optional<ToolSyntax> tool_syntax;      // in place of the one that the chat template shows
+  std::optional<ToolSyntax> tool_syntax = {}; // in place of the one that the chat template shows
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
   std::string request_log = "-";              // a file, "-" for standard error, "" for none
   std::string record_dir = {};                // "": nothing is recorded
