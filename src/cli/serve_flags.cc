@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "cli/answer_flags.h"
+#include "kv/policy/eviction_policies.h"
 
 namespace cachalot {
 namespace {
@@ -60,6 +61,12 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Float("--itl-target-ms", &itl_target_ms_, 0, 1e6, "X", "prompts leave running streams room for a token in this time (0: off)");
   flags->Switch("--enable-prefix-caching", &prefix_caching_on_, "beginnings of prompts are computed once (the default)");
   flags->Switch("--no-enable-prefix-caching", &prefix_caching_off_, "not so");
+  flags->Choice("--kv-policy", &engine.kv_policy, {EvictionPolicyNames().begin(), EvictionPolicyNames().end()},
+                "which cached beginnings give way (default lru-k)");
+  flags->Ints("--kv-tau", &kv_tau_s_, 1, 10'000'000, "S[,S,S,S]",
+              "of lru-k: seconds after which a use counts 1/e, by kv_class of requests (default 600)");
+  flags->Int("--kv-tenant-floor", &engine.kv_tenant_floor, 0, 50, "PERCENT",
+             "of the KV cache that each API key keeps for what it used last,\nwhatever others bring (default 0)");
   flags->Choice("--preemption-mode", &preemption_, {"recompute", "swap"},
                 "what becomes of a sequence's KV cache when memory runs out: it is\nforgotten (default), or moved to the host (--swap-tokens)");
   flags->Int("--swap-tokens", &model.options.swap_tokens, 0, int64_t{1} << 40, "N", "tokens that the host keeps for preempted sequences");
@@ -118,6 +125,13 @@ Status ServeFlags::Resolve() {
   }
   engine.preemption = preemption_ == "swap" ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
   engine.enable_prefix_caching = !prefix_caching_off_;
+  if (kv_tau_s_.size() > engine.lru_k.tau_s.size()) {
+    return InvalidArgument("--kv-tau has {} values: at most {}, one for each kv_class", kv_tau_s_.size(), engine.lru_k.tau_s.size());
+  }
+  for (size_t i = 0; i < engine.lru_k.tau_s.size() && !kv_tau_s_.empty(); ++i) {
+    engine.lru_k.tau_s[i] = kv_tau_s_[std::min(i, kv_tau_s_.size() - 1)];
+  }
+  server.kv_policy = prefix_caching_off_ ? "none" : engine.kv_policy;
   engine.itl_target_ms = itl_target_ms_;
   // What is not said is chosen once it is known where the model runs (Session::Open).
   engine.max_batch_tokens = model.options.max_step_tokens > 0 ? std::max(model.options.max_step_tokens, model.options.max_seqs) : 0;

@@ -34,6 +34,7 @@ struct ServeFlags {
   std::string tool_call_parser_ = "auto";
   int64_t body_mib_ = 16;
   std::string preemption_ = "recompute";
+  std::vector<int32_t> kv_tau_s_;
   bool prefix_caching_on_ = false, prefix_caching_off_ = false;
   float itl_target_ms_ = 0;
   int32_t prefill_chunk_ = 0, request_timeout_s_ = 0;

@@ -33,6 +33,7 @@ SequenceSpec SpecOf(Request* request) {
   spec.mtp_logits = request->mtp_logits;
   spec.priority = request->priority;
   spec.cache_salt = std::move(request->cache_salt);
+  spec.keep = {.priority = request->kv_priority, .ttl_us = request->kv_ttl_us, .reuse_class = request->kv_class};
   spec.tenant = std::move(request->tenant);
   spec.tenant_weight = request->tenant_weight;
   return spec;
@@ -62,6 +63,7 @@ class EngineImpl final : public Engine {
     logprobs_.reserve(1 + kMaxDrafts);
     top_logprobs_.reserve(1 + kMaxDrafts);
     stats_.kv_blocks_used.resize(executor->info().kv_groups.size());
+    stats_.kv_blocks_pinned.resize(executor->info().kv_groups.size());
     stats_.kv_blocks_cached.resize(executor->info().kv_groups.size());
     stats_.kv_unused_tokens.resize(executor->info().kv_groups.size());
     if (options.drafts != DraftKind::kNone) stats_.accepted_by_position.resize(static_cast<size_t>(options.max_drafts));
@@ -69,6 +71,15 @@ class EngineImpl final : public Engine {
 
   Result<uint64_t> Submit(Request request, OutputCallback on_output) override;
   void Cancel(uint64_t request_id) override;
+  int32_t PinPrefix(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned) override {
+    const int32_t num_tokens = scheduler_->PinPrefix(prompt_ids, cache_salt, pinned);
+    ReadStats(*scheduler_, &stats_);
+    return num_tokens;
+  }
+  void FlushCache() override {
+    scheduler_->FlushCache();
+    ReadStats(*scheduler_, &stats_);
+  }
   bool HasWork() const override { return !live_.empty() || scheduler_->num_in_flight() > 0; }
   Status Step() override;
   const EngineStats& stats() const override { return stats_; }
@@ -459,6 +470,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   scheduling.prefill_chunk = options.prefill_chunk;
   scheduling.itl_target_us = static_cast<int32_t>(options.itl_target_ms * 1000);
   scheduling.enable_prefix_caching = options.enable_prefix_caching;
+  scheduling.kv_policy = options.kv_policy;
+  scheduling.lru_k = options.lru_k;
+  scheduling.kv_tenant_floor = options.kv_tenant_floor;
   scheduling.preemption = options.preemption;
   scheduling.drafts = options.drafts;
   scheduling.max_drafts = options.max_drafts;

@@ -53,6 +53,10 @@ struct Request {
   ReasoningLimits reasoning;         // where reasoning ends, and what follows it
   std::vector<int32_t> shown_ids;    // special tokens whose text is part of the text all the same
   std::string cache_salt;            // cached prefixes are shared only among requests with the same one
+  // What it leaves in the prefix cache goes before (< 0) or after (> 0) what others left, or as the policy says (0);
+  int32_t kv_priority = 0;
+  int64_t kv_ttl_us = 0;             // and first of all so long after its last use. 0: no limit
+  int32_t kv_class = 0;              // 0..3: kinds of requests that return at different intervals (EngineOptions::lru_k)
 };
 
 // What one step brought for a request. Spans and views are valid during the callback only.
@@ -83,6 +87,9 @@ struct EngineOptions {
   int32_t max_batch_tokens = 512;    // token budget of a step (clipped to the executor's)
   int32_t prefill_chunk = 512;       // a prompt advances by at most this many tokens in a step
   bool enable_prefix_caching = true;  // what was computed for one request serves others that begin alike
+  std::string kv_policy = "lru-k";   // which cached blocks give way: lru, lfu, lru-k, arc, … (kv/policy/)
+  LruKOptions lru_k = {};
+  int32_t kv_tenant_floor = 0;       // percent of the KV cache in which a tenant's prefixes stay, whatever others bring
   std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
   double itl_target_ms = 0;          // prompts take so little of a step that running streams get a token in this time; 0: off
   PreemptionMode preemption = PreemptionMode::kRecompute;
@@ -118,6 +125,7 @@ struct EngineStats {
   std::vector<int64_t> accepted_by_position;  // by their place; empty without drafts
   int64_t sampling_rows = 0;         // rows that brought tokens, with drafts or without,
   int64_t sampled_tokens = 0;        // and those tokens: their ratio is the tokens per step
+  std::vector<int32_t> kv_blocks_pinned;  // by group
   std::vector<int32_t> kv_blocks_used;    // by group: held by requests
   std::vector<int32_t> kv_blocks_cached;  // by group: held by none, kept for those to come; as good as free
   std::vector<int64_t> kv_unused_tokens;  // by group: places in held blocks where no token is
@@ -136,6 +144,13 @@ class Engine {
   // Ends a request at the next step boundary; unknown or finished ids are ignored.
   virtual void Cancel(uint64_t request_id) = 0;
   virtual bool HasWork() const = 0;
+  // Between steps. What is cached of the beginning of a prompt is pinned, or is no more: it gives way after all else
+  // that is cached. At most half of the cache. Returns for how many tokens that holds now.
+  virtual int32_t PinPrefix(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned) {
+    return 0;
+  }
+  // Nothing that is cached is found any more.
+  virtual void FlushCache() {}
   // Plans and launches a step, then collects, commits and publishes one: the same at depth 0, the one before at depth 1
   // (so that a single call may bring nothing). An error of the executor ends the requests of all steps in flight with
   // kError, the executor recovers, and the engine goes on; a Status here means that the engine itself cannot.

@@ -51,6 +51,50 @@ TEST_F(EngineTest, TenantsShareNothing) {
   EXPECT_EQ(SubmitAndRun(request)->num_cached_tokens, 48);
 }
 
+// Every policy gives the same answers. What it changes is how often prefixes are found.
+TEST_F(EngineTest, CachePoliciesChangeNoAnswer) {
+  for (const std::string policy : {"lru", "lfu", "lru-k", "arc", "s3-fifo", "w-tinylfu", "sieve"}) {
+    Create(Info(12), {.kv_policy = policy});
+    for (int32_t i = 0; i < 24; ++i) {
+      const Request request = MakeRequest(Prompt(30, i % 5), 6);
+      ExpectSame(*SubmitAndRun(request), Expected(request));
+    }
+    EXPECT_GT(engine_->stats().cache_evictions, 0) << policy;
+    ExpectNothingHeld();
+  }
+}
+
+TEST_F(EngineTest, PinsPrioritiesAndTimesToLive) {
+  ManualClock clock;
+  Create(Info(16), {.kv_policy = "lru", .clock = &clock});
+  const auto found = [&](int32_t text) {
+    const auto got = SubmitAndRun(MakeRequest(Prompt(30, text), 1));
+    return got->num_cached_tokens;
+  };
+  found(1);
+  EXPECT_EQ(engine_->PinPrefix(Prompt(30, 1), "", true), 24);
+  EXPECT_EQ(engine_->PinPrefix(Prompt(30, 1), "other", true), 0);
+  EXPECT_EQ(engine_->stats().kv_blocks_pinned[0], 6) << "of 4 tokens";
+  for (int32_t text = 2; text < 8; ++text) found(text);
+  EXPECT_EQ(found(1), 24);
+  EXPECT_EQ(engine_->PinPrefix(Prompt(30, 1), "", false), 24);
+  EXPECT_EQ(engine_->stats().kv_blocks_pinned[0], 0);
+  engine_->FlushCache();
+  EXPECT_EQ(engine_->stats().kv_blocks_cached[0], 0);
+  EXPECT_EQ(found(1), 0);
+
+  Request high = MakeRequest(Prompt(30, 2), 1);
+  high.kv_priority = 1;
+  high.kv_ttl_us = 1000;
+  SubmitAndRun(high);
+  for (int32_t text = 3; text < 8; ++text) found(text);
+  EXPECT_EQ(SubmitAndRun(high)->num_cached_tokens, 24);
+  clock.Advance(2000);
+  for (int32_t text = 3; text < 8; ++text) found(text);
+  EXPECT_EQ(SubmitAndRun(high)->num_cached_tokens, 0) << "it outlived its time";
+  ExpectNothingHeld();
+}
+
 TEST_F(EngineTest, WithoutPrefixCachingNothingIsShared) {
   Create(Info(), {.enable_prefix_caching = false});
   const Request request = MakeRequest(Prompt(50), 4);

@@ -196,6 +196,7 @@ TEST_F(EngineServingTest, ThePolicyIsChosenByName) {
   ExpectSame(*got_low, Expected(low));
   EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.policy = "lifo"}).ok());
   EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.itl_target_ms = -1}).ok());
+  EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.kv_policy = "clock"}).ok());
   EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.itl_target_ms = std::nan("")}).ok());
   EXPECT_FALSE(Engine::Create(executor_.get(), nullptr, {.max_waiting = -1}).ok());
 }
@@ -212,6 +213,8 @@ TEST_F(EngineServingTest, RefusesWhatCannotBeMeant) {
   EXPECT_NE(SubmitError(with([](Request& r) { r.tenant_weight = 0; })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.tenant_weight = std::nan(""); })), "");
   EXPECT_NE(SubmitError(with([](Request& r) { r.deadline_us = -1; })), "");
+  EXPECT_NE(SubmitError(with([](Request& r) { r.kv_ttl_us = -1; })), "");
+  EXPECT_NE(SubmitError(with([](Request& r) { r.kv_class = 4; })), "");
 }
 
 // With the trace of a run its schedule can be made again, without a model.

@@ -27,6 +27,7 @@ void ReadStats(const Scheduler& scheduler, EngineStats* stats) {
     const KvGroupUsage usage = scheduler.blocks().Usage(static_cast<int32_t>(g));
     stats->kv_blocks_used[g] = usage.num_used;
     stats->kv_blocks_cached[g] = usage.num_cached;
+    stats->kv_blocks_pinned[g] = usage.num_pinned;
     stats->kv_unused_tokens[g] = usage.unused_tokens;
   }
 }

@@ -68,6 +68,10 @@ Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_t
   if (!std::isfinite(request.tenant_weight) || request.tenant_weight < 1e-6 || request.tenant_weight > 1e6) {
     return InvalidArgument("tenant_weight is {}: must be in 1e-6..1e6", request.tenant_weight);
   }
+  if (request.kv_ttl_us < 0) return InvalidArgument("kv_ttl_us is {}: must be at least 0 (0: no limit)", request.kv_ttl_us);
+  if (request.kv_class < 0 || request.kv_class >= kNumReuseClasses) {
+    return InvalidArgument("kv_class is {}: must be in 0..{}", request.kv_class, kNumReuseClasses - 1);
+  }
   if (request.deadline_us < 0)
     return InvalidArgument("deadline_us is {}: must be at least 0 (0: none)", request.deadline_us);
   for (size_t i = 0; i < request.prompt_ids.size(); ++i) {

@@ -15,7 +15,7 @@ int32_t CeilDiv(int64_t a, int64_t b) {
 }  // namespace
 
 BlockManager::BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, int32_t max_seq_tokens,
-                           MakeEvictionPolicy make_policy)
+                           MakeEvictionPolicy make_policy, int32_t tenant_floor_percent)
     : groups_(std::move(groups)), max_seq_tokens_(max_seq_tokens) {
   pools_.reserve(groups_.size());
   for (const KvGroupInfo& group : groups_) {
@@ -23,7 +23,9 @@ BlockManager::BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, i
     page_tokens_ = std::lcm(page_tokens_, group.block_tokens);
     std::unique_ptr<PrefixIndex> index;
     if (make_policy != nullptr) {
-      index = std::make_unique<PrefixIndex>(group.num_blocks, make_policy(group.num_blocks));
+      index = std::make_unique<PrefixIndex>(
+          group.num_blocks, make_policy(group.num_blocks),
+          static_cast<int32_t>(int64_t{group.num_blocks} * tenant_floor_percent / 100));
     }
     pools_.emplace_back(group.num_blocks, std::move(index));
     swap_pools_.emplace_back(group.num_swap_blocks);

@@ -41,9 +41,10 @@ struct KvGroupUsage {
 
 class BlockManager {
  public:
-  // make_policy: of the cached blocks, which gives way? Null: no prefix caching.
+  // make_policy: of the cached blocks, which gives way? Null: no prefix caching. tenant_floor_percent: of
+  // each pool, what a tenant keeps cached.
   BlockManager(std::vector<KvGroupInfo> groups, int32_t num_slots, int32_t max_seq_tokens,
-               MakeEvictionPolicy make_policy = nullptr);
+               MakeEvictionPolicy make_policy = nullptr, int32_t tenant_floor_percent = 0);
 
   int32_t num_groups() const { return static_cast<int32_t>(groups_.size()); }
   const KvGroupInfo& group(int32_t group) const { return groups_[static_cast<size_t>(group)]; }
@@ -90,7 +91,8 @@ class BlockManager {
   // Pages [first_page, page_keys.size()) of `slot` are computed, in steps that are committed.
   void Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page,
                const KeepTerms& terms = {});
-  // The cached blocks of these pages go after all others / no longer do. Returns how many blocks that are.
+  // The cached ones of these pages, from the first on, go after all others / no longer do. A pin is refused
+  // where it would be the larger half of a pool. Returns the tokens of the pages that are as wanted now.
   int32_t SetPinned(std::span<const BlockKey> page_keys, bool pinned);
   // Nothing is found any more. Whoever holds blocks keeps them.
   void ForgetCached();

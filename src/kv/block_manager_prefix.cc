@@ -97,20 +97,26 @@ void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, si
 }
 
 int32_t BlockManager::SetPinned(std::span<const BlockKey> page_keys, bool pinned) {
-  int32_t count = 0;
-  for (int32_t g = 0; g < num_groups(); ++g) {
-    PrefixIndex* index = pools_[static_cast<size_t>(g)].index();
-    if (index == nullptr) continue;
-    for (const BlockKey& page : page_keys) {
+  int32_t num_tokens = 0;
+  for (const BlockKey& page : page_keys) {
+    for (int32_t g = 0; g < num_groups(); ++g) {
+      const PrefixIndex* index = pool(g).index();
+      const int32_t per_page = page_tokens_ / group(g).block_tokens;
+      if (index == nullptr) return 0;
+      if (pinned && index->num_pinned() + per_page > group(g).num_blocks / 2) return num_tokens;
+      // Of a windowed group some may have gone, and only the last are ever read.
+      if (pinned && group(g).window == 0 && !HasPage(g, page)) return num_tokens;
+    }
+    for (int32_t g = 0; g < num_groups(); ++g) {
+      PrefixIndex* index = pools_[static_cast<size_t>(g)].index();
       for (int32_t i = 0; i < page_tokens_ / group(g).block_tokens; ++i) {
         const int32_t block = index->Find(KeyInPage(page, i));
-        if (block == kNoBlock) continue;
-        index->SetPinned(block, pinned);
-        ++count;
+        if (block != kNoBlock) index->SetPinned(block, pinned);
       }
     }
+    num_tokens += page_tokens_;
   }
-  return count;
+  return num_tokens;
 }
 
 void BlockManager::SetTime(int64_t now_us) {

@@ -83,10 +83,12 @@ void BlockPool::Release(uint64_t completed_step) {
 }
 
 void BlockPool::Retire(int32_t id) {
-  if (index_ != nullptr && index_->Contains(id))
+  if (index_ != nullptr && index_->Contains(id)) {
     index_->SetIdle(id);
-  else
-    free_.push_back(id);
+    return;
+  }
+  if (index_ != nullptr) index_->Reset(id);
+  free_.push_back(id);
 }
 
 void BlockPool::ForgetCached() {

@@ -160,18 +160,24 @@ TEST(PrefixCache, ComputingItAgainKeepsIt) {
 }
 
 TEST(PrefixCache, PinnedPagesGoLast) {
-  Cache cache({Group(8, 4), Group(8, 2)});
-  const auto keys = Keys(Text(8), 4);
+  Cache cache({Group(4, 4), Group(8, 2)});
+  const auto keys = Keys(Text(8), 4), others = Keys(Text(4, 100), 4);
   EXPECT_EQ(cache.manager.SetPinned(keys, true), 0) << "not computed yet";
   cache.Compute(0, Text(8));
-  EXPECT_EQ(cache.manager.SetPinned(std::span(keys).first(1), true), 1 + 2);
-  EXPECT_EQ(cache.manager.Usage(1).num_pinned, 2);
-  cache.manager.Free(0, cache.step);
-  cache.Compute(1, Text(12, 100));
-  EXPECT_EQ(cache.Find(Text(8), 8), 4);
+  EXPECT_EQ(cache.manager.SetPinned(keys, true), 8);
+  EXPECT_EQ(cache.manager.Usage(0).num_pinned, 2);
+  EXPECT_EQ(cache.manager.Usage(1).num_pinned, 4);
+  cache.Compute(1, Text(4, 100));
+  EXPECT_EQ(cache.manager.SetPinned(others, true), 0) << "half of the pool is pinned";
+  EXPECT_EQ(cache.manager.SetPinned(std::span(keys).subspan(1), false), 4);
   cache.manager.Free(1, cache.step);
-  cache.Compute(2, Text(16, 200));
+  cache.manager.Free(0, cache.step);
+  cache.Compute(2, Text(12, 200));
+  EXPECT_EQ(cache.Find(Text(8), 8), 4);
+  cache.manager.Free(2, cache.step);
+  cache.Compute(3, Text(16, 300));
   EXPECT_EQ(cache.Find(Text(8), 8), 0) << "no request fails for a pin";
+  EXPECT_EQ(cache.manager.Usage(0).num_pinned, 0);
 }
 
 // Random sequences over few texts against a naive model: all that is found was published, in every group,

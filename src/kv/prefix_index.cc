@@ -15,10 +15,11 @@ constexpr int64_t kPinnedRank = std::numeric_limits<int64_t>::max();
 
 }  // namespace
 
-PrefixIndex::PrefixIndex(int32_t num_blocks, std::unique_ptr<EvictionPolicy> policy)
+PrefixIndex::PrefixIndex(int32_t num_blocks, std::unique_ptr<EvictionPolicy> policy, int32_t tenant_floor)
     : entries_(static_cast<size_t>(num_blocks)),
       buckets_(std::bit_ceil(static_cast<size_t>(std::max(1, num_blocks))), -1),
       policy_(std::move(policy)),
+      floors_(num_blocks, tenant_floor),
       below_(num_blocks),
       above_(num_blocks),
       expiry_(num_blocks) {}
@@ -41,18 +42,21 @@ bool PrefixIndex::Insert(int32_t block, const BlockKey& key, int32_t parent, con
   const int32_t known = Find(key);
   if (known >= 0) {
     if (At(block).stands_for == known && At(block).key == key) return false;  // a fork says so once more
-    At(block) = {.key = key, .stands_for = known};
+    At(block) = {.key = key, .stands_for = known, .forgotten = At(block).forgotten};
     Reference(known, terms);
     return false;
   }
+  if (At(block).forgotten) parent = -1;
   int32_t& bucket = Bucket(key);
   At(block) = {.key = key,
                .next = bucket,
                .parent = parent,
                .priority = terms.priority,
+               .tenant = terms.tenant,
                .ttl_us = std::min(terms.ttl_us, kMaxTtlUs),
                .last_use_us = now_us_,
-               .cached = true};
+               .cached = true,
+               .forgotten = At(block).forgotten};
   bucket = block;
   ++num_cached_;
   if (parent >= 0) {
@@ -61,6 +65,13 @@ bool PrefixIndex::Insert(int32_t block, const BlockKey& key, int32_t parent, con
     ++At(parent).num_children;
   }
   policy_->Insert(block, key.low, terms.reuse_class);
+  floors_.Add(terms.tenant);
+  const int32_t aside = floors_.OldestAside(terms.tenant);
+  if (aside >= 0 && !floors_.IsProtected(terms.tenant)) {
+    floors_.TakeBack(aside, terms.tenant);
+    policy_->AddCandidate(aside);
+    ++num_of_policy_;
+  }
   return true;
 }
 
@@ -142,6 +153,8 @@ void PrefixIndex::RemoveCandidate(int32_t block) {
     below_.Remove(block);
   } else if (above_.Contains(block)) {
     above_.Remove(block);
+  } else if (floors_.IsAside(block)) {
+    floors_.TakeBack(block, At(block).tenant);
   } else {
     --num_of_policy_;
     policy_->RemoveCandidate(block);
@@ -154,7 +167,15 @@ int32_t PrefixIndex::Victim() {
     if (At(block).last_use_us + At(block).ttl_us <= now_us_) return block;
   }
   if (!below_.empty()) return below_.Least();
-  return num_of_policy_ > 0 ? policy_->Victim() : above_.Least();
+  while (num_of_policy_ > 0) {
+    const int32_t block = policy_->Victim();
+    if (!floors_.IsProtected(At(block).tenant)) return block;
+    policy_->RemoveCandidate(block);
+    --num_of_policy_;
+    floors_.PutAside(block, At(block).tenant);
+  }
+  const int32_t aside = floors_.Yield();
+  return aside >= 0 ? aside : above_.Least();
 }
 
 int32_t PrefixIndex::Evict() {
@@ -173,6 +194,7 @@ void PrefixIndex::Unlink(int32_t block) {
   while (*link != block) link = &At(*link).next;
   *link = At(block).next;
   num_pinned_ -= At(block).pinned ? 1 : 0;
+  floors_.Remove(At(block).tenant);
   At(block) = {};
   --num_cached_;
 }
@@ -183,11 +205,16 @@ void PrefixIndex::Clear() {
     if (IsCandidate(block)) RemoveCandidate(block);
     policy_->Erase(block, /*evicted=*/false);
   }
-  std::fill(entries_.begin(), entries_.end(), Entry{});
+  for (Entry& entry : entries_) {
+    const bool in_use = (entry.cached && !entry.idle) || entry.forgotten;
+    entry = {};
+    entry.forgotten = in_use;
+  }
   std::fill(buckets_.begin(), buckets_.end(), -1);
   num_cached_ = 0;
   num_idle_ = 0;
   num_pinned_ = 0;
+  floors_.Clear();
 }
 
 }  // namespace cachalot

@@ -13,6 +13,7 @@
 #include "kv/block_key.h"
 #include "kv/policy/block_heap.h"
 #include "kv/policy/eviction_policy.h"
+#include "kv/tenant_floors.h"
 
 namespace cachalot {
 
@@ -21,12 +22,14 @@ struct KeepTerms {
   int32_t priority = 0;     // lower goes first; 0: as the policy says
   int64_t ttl_us = 0;       // after the last use; 0: no limit. What has outlived it goes first of all
   int32_t reuse_class = 0;  // in [0, kNumReuseClasses)
+  int32_t tenant = 0;       // in [0, kMaxKvTenants); of the first who filled the block
   bool again = false;       // the request was counted before, and was preempted
 };
 
 class PrefixIndex {
  public:
-  PrefixIndex(int32_t num_blocks, std::unique_ptr<EvictionPolicy> policy);
+  // tenant_floor: blocks that each tenant keeps of what it used last, as long as another has more than that.
+  PrefixIndex(int32_t num_blocks, std::unique_ptr<EvictionPolicy> policy, int32_t tenant_floor = 0);
 
   // The block that holds what `key` names, or -1.
   int32_t Find(const BlockKey& key) const;
@@ -51,9 +54,12 @@ class PrefixIndex {
   // Nobody uses it now / somebody does again.
   void SetIdle(int32_t block);
   void SetBusy(int32_t block);
+  // `block`, which is not cached, is nobody's: nothing is known of it any more.
+  void Reset(int32_t block) { At(block) = {}; }
   // Forgets an idle block, which is the caller's then. There must be one.
   int32_t Evict();
-  // Forgets everything, what is in use too.
+  // Forgets everything, what is in use too. What is in use then may be inserted again, but without a parent:
+  // not everybody who holds it need hold the block that a table has in front of it.
   void Clear();
 
  private:
@@ -64,11 +70,13 @@ class PrefixIndex {
     int32_t num_children = 0;
     int32_t stands_for = -1;  // not cached: the block that was known under `key` already
     int32_t priority = 0;
+    int32_t tenant = 0;
     int64_t ttl_us = 0;
     int64_t last_use_us = 0;
     bool cached = false;
     bool idle = false;
     bool pinned = false;
+    bool forgotten = false;  // Clear found it in use
   };
   // Candidates that are none of the policy's, in order: by priority, then by use.
   using Rank = std::pair<int64_t, uint64_t>;
@@ -86,6 +94,7 @@ class PrefixIndex {
   std::vector<Entry> entries_;    // [blocks]
   std::vector<int32_t> buckets_;  // a power of two of them; -1: empty
   const std::unique_ptr<EvictionPolicy> policy_;
+  TenantFloors floors_;
   int32_t num_of_policy_ = 0;  // candidates that it orders
   BlockHeap<Rank> below_;      // lower than normal priority
   BlockHeap<Rank> above_;      // higher, or pinned

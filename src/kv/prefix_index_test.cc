@@ -151,6 +151,33 @@ TEST(PrefixIndex, WhatOutlivedItsTimeGoesFirst) {
   EXPECT_EQ(longest.EvictAll().back(), 0);
 }
 
+TEST(PrefixIndex, EachTenantKeepsItsFloor) {
+  PrefixIndex index(6, MakeLruPolicy(6), /*tenant_floor=*/2);
+  const auto add = [&](int32_t block, uint64_t key, int32_t tenant) {
+    index.Insert(block, Key(key), -1, {.tenant = tenant});
+    index.Release(block);
+    index.SetIdle(block);
+  };
+  for (int32_t block : {0, 1, 2}) add(block, static_cast<uint64_t>(block), 1);
+  for (int32_t block : {3, 4, 5}) add(block, static_cast<uint64_t>(block), 2);
+  EXPECT_EQ(index.Evict(), 0) << "the oldest, of three";
+  add(0, 10, 2);
+  EXPECT_EQ(index.Evict(), 3) << "tenant 1 has two left";
+  EXPECT_EQ(index.Evict(), 4);
+  // Tenant 1 rises above its floor again: what was put aside may go.
+  add(3, 11, 1);
+  EXPECT_EQ(index.Evict(), 1);
+  index.SetBusy(2);
+  index.SetIdle(2);
+  EXPECT_EQ(index.num_idle(), 4);
+  // All stand at the floor. Somebody must give: of those with most, what was put aside first.
+  EXPECT_EQ(index.Evict(), 2);
+  EXPECT_EQ(index.Evict(), 5);
+  std::set<int32_t> rest;
+  while (index.num_idle() > 0) rest.insert(index.Evict());
+  EXPECT_EQ(rest, (std::set<int32_t>{0, 3}));
+}
+
 TEST(PrefixIndex, ADuplicateRefreshesWhatItStandsFor) {
   PrefixIndex index(4, MakeLruPolicy(4));
   for (int32_t block : {0, 1}) {

@@ -3,23 +3,26 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kv/policy/lru.h"
+#include "kv/policy/eviction_policies.h"
 
 namespace cachalot {
 
 Result<std::unique_ptr<Scheduler>> Scheduler::Create(SchedulerLimits limits, SchedulerOptions options,
                                                      std::unique_ptr<SchedulingPolicy> policy) {
   RETURN_IF_ERROR(CheckSchedulerOptions(limits, options));
-  return std::unique_ptr<Scheduler>(new Scheduler(std::move(limits), options, std::move(policy)));
+  ASSIGN_OR_RETURN(MakeEvictionPolicy make, FindEvictionPolicy(options.kv_policy, options.lru_k));
+  if (!options.enable_prefix_caching) make = nullptr;
+  return std::unique_ptr<Scheduler>(
+      new Scheduler(std::move(limits), std::move(options), std::move(policy), make));
 }
 
 Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
-                     std::unique_ptr<SchedulingPolicy> policy)
+                     std::unique_ptr<SchedulingPolicy> policy, const MakeEvictionPolicy& make_eviction)
     : limits_(std::move(limits)),
       options_(options),
       policy_(std::move(policy)),
-      blocks_(limits_.kv_groups, limits_.max_seqs, limits_.max_context,
-              options.enable_prefix_caching ? MakeLruPolicy : nullptr),
+      blocks_(limits_.kv_groups, limits_.max_seqs, limits_.max_context, make_eviction,
+              options.kv_tenant_floor),
       step_budget_(std::min(options.max_batch_tokens, limits_.max_step_tokens)),
       max_running_(std::min(limits_.max_seqs, step_budget_)),
       itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_),
@@ -66,6 +69,7 @@ void Scheduler::Add(Sequence* seq, int64_t now_us, Sequence* fork_of) {
   CHECK(seq->state == SequenceState::kNew && CanAdd(seq->spec).ok()) << "sequence " << seq->id;
   if (trace_ != nullptr) trace_->Added(*seq, now_us, fork_of);
   seq->added_us = now_us;
+  seq->spec.keep.tenant = TenantId(seq->spec.tenant);
   seq->tokens = std::move(seq->spec.prompt_ids);
   seq->num_prompt = seq->num_tokens();
   seq->max_total = static_cast<int32_t>(
@@ -127,7 +131,8 @@ void Scheduler::Continue(Sequence* seq, int32_t num_kept, std::span<const int32_
     LeaveSlot(seq);
   }
   seq->tokens.resize(static_cast<size_t>(num_kept));
-  seq->page_keys.resize(std::min(seq->page_keys.size(), static_cast<size_t>(num_kept / blocks_.page_tokens())));
+  seq->page_keys.resize(
+      std::min(seq->page_keys.size(), static_cast<size_t>(num_kept / blocks_.page_tokens())));
   seq->num_reported = std::min(seq->num_reported, num_kept);
   seq->tokens.insert(seq->tokens.end(), tokens.begin(), tokens.end());
   PushWaiting(seq);
@@ -135,6 +140,7 @@ void Scheduler::Continue(Sequence* seq, int32_t num_kept, std::span<const int32_
 
 std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_t now_us) {
   if (trace_ != nullptr) trace_->Committed(result, now_us);
+  blocks_.SetTime(now_us);
   CHECK(num_in_flight_ > 0) << "commit of step " << result.step_id << ", and none is in flight";
   PlannedStep& step = InFlight(0);
   CHECK(result.step_id == step.step_id)
@@ -258,8 +264,47 @@ void Scheduler::Publish(Sequence* seq, int32_t num_computed) {
   const size_t num_pages = static_cast<size_t>(num_computed / blocks_.page_tokens());
   if (num_pages <= seq->num_published) return;
   ExtendKeys(seq, num_computed);
-  blocks_.Publish(seq->slot, std::span(seq->page_keys).first(num_pages), seq->num_published);
+  const std::span<const BlockKey> keys = std::span(seq->page_keys).first(num_pages);
+  // What it had published before it was preempted counts as used by it already.
+  const size_t counted = std::clamp(seq->num_counted, seq->num_published, num_pages);
+  blocks_.Publish(seq->slot, keys.first(counted), seq->num_published, TermsOf(*seq, /*again=*/true));
+  blocks_.Publish(seq->slot, keys, counted, TermsOf(*seq, /*again=*/false));
   seq->num_published = num_pages;
+  seq->num_counted = std::max(seq->num_counted, num_pages);
+}
+
+// Those who come after the first kMaxKvTenants share the last count.
+int32_t Scheduler::TenantId(const std::string& tenant) {
+  const auto found = tenant_ids_.find(tenant);
+  if (found != tenant_ids_.end()) return found->second;
+  if (tenant_ids_.size() + 1 >= kMaxKvTenants) return kMaxKvTenants - 1;
+  const auto id = static_cast<int32_t>(tenant_ids_.size());
+  tenant_ids_.emplace(tenant, id);
+  return id;
+}
+
+KeepTerms Scheduler::TermsOf(const Sequence& seq, bool again) const {
+  KeepTerms terms = seq.spec.keep;
+  terms.again = again;
+  return terms;
+}
+
+int32_t Scheduler::PinPrefix(std::span<const int32_t> prompt_ids, const std::string& cache_salt,
+                             bool pinned) {
+  if (trace_ != nullptr) trace_->Pinned(prompt_ids, cache_salt, pinned);
+  if (!options_.enable_prefix_caching) return 0;
+  const auto page_tokens = static_cast<size_t>(blocks_.page_tokens());
+  std::vector<BlockKey> keys;
+  BlockKey parent = RootKey(limits_.kv_identity, cache_salt);
+  for (size_t end = page_tokens; end <= prompt_ids.size(); end += page_tokens) {
+    keys.push_back(parent = ChildKey(parent, prompt_ids.subspan(end - page_tokens, page_tokens)));
+  }
+  return blocks_.SetPinned(keys, pinned);
+}
+
+void Scheduler::FlushCache() {
+  if (trace_ != nullptr) trace_->Flushed();
+  blocks_.ForgetCached();
 }
 
 void Scheduler::ExtendKeys(Sequence* seq, int32_t num_tokens) const {

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -74,8 +76,8 @@ class Scheduler {
   // same prompt, it waits until that prompt is computed and shares its blocks. It must want no logits and no
   // prompt log-probabilities.
   void Add(Sequence* seq, int64_t now_us = 0, Sequence* fork_of = nullptr);
-  // Its tokens from num_kept on become `tokens`, which were not sampled; it must have room for them and want no
-  // logits. It goes back to the queue, and its rows in flight become nobody's.
+  // Its tokens from num_kept on become `tokens`, which were not sampled; it must have room for them and want
+  // no logits. It goes back to the queue, and its rows in flight become nobody's.
   void Continue(Sequence* seq, int32_t num_kept, std::span<const int32_t> tokens);
   // Forgets it, in whatever state it is, and frees what it holds. Its rows in flight become nobody's.
   void Remove(Sequence* seq);
@@ -90,6 +92,12 @@ class Scheduler {
   // sequences with a row in one of the steps, which the owner must Remove; all others are computed anew.
   std::span<Sequence* const> Abandon();
 
+  // The cached beginning of `prompt_ids` is pinned, or is no more: pins go after all else that is cached.
+  // Half of a pool at most. Returns the tokens whose blocks are cached and now as wanted.
+  int32_t PinPrefix(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned);
+  // Nothing that is cached is found any more.
+  void FlushCache();
+
   int32_t num_in_flight() const { return num_in_flight_; }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
@@ -102,7 +110,8 @@ class Scheduler {
   void RecordTo(SchedulerTrace* trace) { trace_ = trace; }
 
  private:
-  Scheduler(SchedulerLimits limits, SchedulerOptions options, std::unique_ptr<SchedulingPolicy> policy);
+  Scheduler(SchedulerLimits limits, SchedulerOptions options, std::unique_ptr<SchedulingPolicy> policy,
+            const MakeEvictionPolicy& make_eviction);
 
   // The parts of Plan, in order (scheduler_plan.cc).
   void ReserveFor(StepPlan* plan) const;
@@ -138,6 +147,8 @@ class Scheduler {
   void LeaveFork(Sequence* seq);
 
   void ExtendKeys(Sequence* seq, int32_t num_tokens) const;
+  int32_t TenantId(const std::string& tenant);
+  KeepTerms TermsOf(const Sequence& seq, bool again) const;
   void Publish(Sequence* seq, int32_t num_computed);
   SequenceEnd Advance(ScheduledRow* scheduled, const ResultRow& row, const StepResult& result);
   SequenceEnd TakeTokens(ScheduledRow* scheduled, const ResultRow& row, const StepResult& result);
@@ -164,6 +175,7 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   SchedulerCounters counters_;
   SchedulerTrace* trace_ = nullptr;
+  std::unordered_map<std::string, int32_t> tenant_ids_;  // for the prefix cache
 
   struct PlannedStep {
     uint64_t step_id = 0;

@@ -178,8 +178,10 @@ void Scheduler::TakeStart(Sequence* seq, const Start& start, StepPlan* plan) {
   } else if (start.kind == Start::kForked) {
     blocks_.Fork(seq->fork_of->slot, seq->slot, start.num_computed, &plan->block_writes);
   } else if (start.num_computed > 0) {
-    blocks_.TakePrefix(seq->slot, seq->page_keys, start.num_computed, &plan->block_writes);
+    blocks_.TakePrefix(seq->slot, seq->page_keys, start.num_computed, &plan->block_writes,
+                       TermsOf(*seq, /*again=*/seq->num_cached >= 0));
     seq->num_published = static_cast<size_t>(start.num_computed / blocks_.page_tokens());
+    seq->num_counted = std::max(seq->num_counted, seq->num_published);
   }
   seq->num_computed = start.num_computed;
   seq->num_reported = std::max(seq->num_reported, start.num_computed);

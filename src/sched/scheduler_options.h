@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "kv/plan.h"
+#include "kv/policy/lru_k.h"
 #include "spec/plan.h"
 
 namespace cachalot {
@@ -41,6 +42,10 @@ struct SchedulerOptions {
       0;  // time between two tokens of a running stream that prompts must not spoil; 0: none
   int32_t min_prompt_tokens = 16;  // that a step may take in any case, beside running streams
   bool enable_prefix_caching = true;
+  std::string kv_policy = "lru-k";  // which cached blocks give way: kv/policy/eviction_policies.h
+  LruKOptions lru_k = {};
+  int32_t kv_tenant_floor =
+      0;  // percent of the KV cache in which a tenant's prefixes stay, whatever others bring
   // A newcomer waits while a running sequence computes so many tokens, or more, that it could take over then.
   int32_t await_prefix_tokens = 256;
   PreemptionMode preemption = PreemptionMode::kRecompute;
@@ -63,6 +68,7 @@ inline constexpr SchedulerKnob kSchedulerKnobs[] = {
     {"itl_target_us", "us", 0, 1 << 30, &SchedulerOptions::itl_target_us},
     {"min_prompt_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::min_prompt_tokens},
     {"await_prefix_tokens", "tokens", 1, 1 << 30, &SchedulerOptions::await_prefix_tokens},
+    {"kv_tenant_floor", "%", 0, 50, &SchedulerOptions::kv_tenant_floor},
     {"max_drafts", "tokens", 1, kMaxDrafts, &SchedulerOptions::max_drafts},
     {"reserve_blocks_per_seq", "blocks", 0, 1 << 10, &SchedulerOptions::reserve_blocks_per_seq},
 };

@@ -14,6 +14,7 @@ void Scheduler::Plan(StepPlan* plan, int64_t now_us) {
   plan->Clear();
   plan->step_id = step_id_ + 1;
   now_us_ = now_us;
+  blocks_.SetTime(now_us);
   step_ = &InFlight(num_in_flight_);
   step_->step_id = plan->step_id;
   step_->planned_us = now_us;

@@ -49,6 +49,18 @@ void SchedulerTrace::Abandoned() {
   events.emplace_back().kind = SchedulerEvent::kAbandon;
 }
 
+void SchedulerTrace::Pinned(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kPin;
+  event.spec.prompt_ids.assign(prompt_ids.begin(), prompt_ids.end());
+  event.spec.cache_salt = cache_salt;
+  event.pinned = pinned;
+}
+
+void SchedulerTrace::Flushed() {
+  events.emplace_back().kind = SchedulerEvent::kFlush;
+}
+
 namespace {
 
 bool IsResultOf(const PlanRow& planned, const ResultRow& row) {
@@ -114,6 +126,12 @@ Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, Scheduler
       case SchedulerEvent::kAbandon:
         in_flight.clear();
         scheduler->Abandon();
+        break;
+      case SchedulerEvent::kPin:
+        scheduler->PinPrefix(event.spec.prompt_ids, event.spec.cache_salt, event.pinned);
+        break;
+      case SchedulerEvent::kFlush:
+        scheduler->FlushCache();
         break;
     }
   }

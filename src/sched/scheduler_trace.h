@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -19,12 +20,13 @@ struct SchedulerLimits;
 struct SchedulerOptions;
 
 struct SchedulerEvent {
-  enum Kind { kAdd, kRemove, kPlan, kCommit, kAbandon, kContinue };
+  enum Kind { kAdd, kRemove, kPlan, kCommit, kAbandon, kContinue, kPin, kFlush };
   Kind kind = kPlan;
   int64_t now_us = 0;                // kAdd, kPlan, kCommit
   uint64_t seq_id = 0;               // kAdd, kRemove, kContinue
   uint64_t fork_of = 0;              // kAdd; 0: none
-  SequenceSpec spec = {};            // kAdd
+  SequenceSpec spec = {};            // kAdd; kPin: prompt and salt
+  bool pinned = false;               // kPin
   std::vector<ResultRow> rows = {};  // kCommit, as the next two
   std::vector<AcceptedToken> accepted = {};
   int64_t draft_us = 0;
@@ -41,6 +43,8 @@ struct SchedulerTrace {
   void Planned(int64_t now_us);
   void Committed(const StepResult& result, int64_t now_us);
   void Abandoned();
+  void Pinned(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned);
+  void Flushed();
 };
 
 // The plans, empty ones included, that a scheduler makes of the trace. Other options than those of the record

@@ -11,6 +11,7 @@
 
 #include "kv/block_key.h"
 #include "kv/block_table.h"
+#include "kv/prefix_index.h"
 #include "sample/plan.h"
 #include "spec/depth_controller.h"
 
@@ -31,6 +32,7 @@ struct SequenceSpec {
   double tenant_weight = 1;  // > 0; a tenant with twice the weight is due twice the work
   int64_t deadline_us = std::numeric_limits<int64_t>::max();
   std::string cache_salt;  // only sequences with the same one share cached prefixes
+  KeepTerms keep = {};     // how long they are wanted
 
   bool wants_logits() const { return all_logits || mtp_logits; }
 };
@@ -71,6 +73,7 @@ struct Sequence {
   int32_t num_reported = 0;
   std::vector<BlockKey> page_keys;     // of the full pages of `tokens`, as far as they were needed
   size_t num_published = 0;            // pages that are known to the prefix cache, or came from it
+  size_t num_counted = 0;              // pages that were published at least once: a use each
   int32_t num_cached = -1;             // tokens of the prompt that came from it; -1: never admitted
   SwappedTables swapped;               // while it waits: what it had computed, on the host
   bool device_has_last_token = false;  // the runtime sampled the last token in this slot

@@ -75,7 +75,7 @@ uint64_t EngineLoop::Submit(Request request, EventCallback callback) {
   {
     const std::lock_guard lock(mutex_);
     if (!stop_ && failure_.ok()) {
-      commands_.push_back({ticket, std::move(request), std::move(callback)});
+      commands_.push_back({ticket, std::move(request), std::move(callback), nullptr});
     } else {
       ended = failure_.ok() ? Cancelled("the server is stopping") : failure_;
     }
@@ -101,9 +101,19 @@ void EngineLoop::Cancel(uint64_t ticket) {
   {
     const std::lock_guard lock(mutex_);
     if (stop_) return;
-    commands_.push_back({ticket, {}, nullptr});
+    commands_.push_back({ticket, {}, nullptr, nullptr});
   }
   wake_.notify_one();
+}
+
+bool EngineLoop::Post(Task task) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_ || !failure_.ok()) return false;
+    commands_.push_back({0, {}, nullptr, std::move(task)});
+  }
+  wake_.notify_one();
+  return true;
 }
 
 void EngineLoop::CancelAll() {
@@ -160,7 +170,11 @@ bool EngineLoop::TakeCommands(std::vector<Command>* commands) {
     stop = stop_;
   }
   for (auto& command : *commands) {
-    if (command.callback) {
+    if (command.task) {
+      const std::function<void()> then = command.task(engine_);
+      ShowStats();
+      then();
+    } else if (command.callback) {
       Accept(std::move(command));
     } else if (const auto found = tickets_.find(command.ticket); found != tickets_.end()) {
       engine_->Cancel(found->second.request_id);
@@ -285,11 +299,19 @@ void EngineLoop::FailAll(const Status& error) {
 void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   progress_us_ = end_us;
   const EngineStats& stats = engine_->stats();
+  if (end_us - rate_begin_us_ >= kRateWindowUs) {
+    if (rate_begin_us_ != 0) {
+      rate_ = static_cast<double>(stats.generated_tokens - rate_begin_tokens_) / (static_cast<double>(end_us - rate_begin_us_) * 1e-6);
+    }
+    rate_begin_us_ = end_us;
+    rate_begin_tokens_ = stats.generated_tokens;
+  }
   metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
   metrics_->steps->AdvanceTo(stats.steps);
   metrics_->preemptions->AdvanceTo(static_cast<uint64_t>(stats.preemptions));
   metrics_->prefix_queries->AdvanceTo(static_cast<uint64_t>(stats.cache_query_tokens));
   metrics_->prefix_hits->AdvanceTo(static_cast<uint64_t>(stats.cache_hit_tokens));
+  metrics_->cache_evictions->AdvanceTo(static_cast<uint64_t>(stats.cache_evictions));
   metrics_->draft_rows->AdvanceTo(static_cast<uint64_t>(stats.draft_rows));
   metrics_->draft_tokens->AdvanceTo(static_cast<uint64_t>(stats.draft_tokens));
   metrics_->accepted_tokens->AdvanceTo(static_cast<uint64_t>(stats.accepted_tokens));
@@ -302,22 +324,21 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   }
   metrics_->step_prompt_tokens->Observe(stats.step_prompt_tokens);
   metrics_->step_decode_tokens->Observe(stats.step_decode_tokens);
+  ShowStats();
+}
+
+void EngineLoop::ShowStats() {
+  const EngineStats& stats = engine_->stats();
   metrics_->running->Set(stats.running);
   metrics_->waiting->Set(stats.waiting);
   double usage = 0.0;
   for (size_t g = 0; g < stats.kv_blocks_used.size() && g < info_.kv_groups.size(); ++g) {
     metrics_->kv_blocks_used[g]->Set(stats.kv_blocks_used[g]);
     if (g < stats.kv_blocks_cached.size()) metrics_->kv_blocks_cached[g]->Set(stats.kv_blocks_cached[g]);
+    if (g < stats.kv_blocks_pinned.size()) metrics_->kv_blocks_pinned[g]->Set(stats.kv_blocks_pinned[g]);
     usage = std::max(usage, static_cast<double>(stats.kv_blocks_used[g]) / std::max(info_.kv_groups[g].num_blocks, 1));
   }
   metrics_->kv_usage->Set(usage);
-  if (end_us - rate_begin_us_ >= kRateWindowUs) {
-    if (rate_begin_us_ != 0) {
-      rate_ = static_cast<double>(stats.generated_tokens - rate_begin_tokens_) / (static_cast<double>(end_us - rate_begin_us_) * 1e-6);
-    }
-    rate_begin_us_ = end_us;
-    rate_begin_tokens_ = stats.generated_tokens;
-  }
   const std::lock_guard lock(mutex_);
   snapshot_.stats = stats;
   snapshot_.tokens_per_second = stats.running > 0 ? rate_ : 0.0;

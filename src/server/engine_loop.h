@@ -63,6 +63,10 @@ class EngineLoop {
   // Unknown and finished tickets are ignored.
   void Cancel(uint64_t ticket);
   void CancelAll();
+  // Calls `task` on the loop's thread, between two steps, and then, when snapshots show what it did, what it returned.
+  // False: the loop has ended, and it is never called.
+  using Task = std::function<std::function<void()>(Engine*)>;
+  bool Post(Task task);
   // Cancels what is left, tells it so, and joins the thread.
   void Stop();
 
@@ -86,6 +90,7 @@ class EngineLoop {
     uint64_t ticket = 0;  // with no callback: cancel
     Request request;
     EventCallback callback;
+    Task task;  // and nothing else
   };
   struct TicketChoice {
     int64_t last_token_us = 0;
@@ -106,6 +111,7 @@ class EngineLoop {
   void Fail(uint64_t ticket, const Status& error);
   void FailAll(const Status& error);
   void AfterStep(int64_t begin_us, int64_t end_us);
+  void ShowStats();
 
   Engine* const engine_;
   const ExecutorInfo info_;

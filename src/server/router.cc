@@ -26,6 +26,8 @@ constexpr std::array kRoutes = {
     Route{"GET", "/status", StatusRoute},
     Route{"GET", "/version", VersionRoute, false, false},
     Route{"GET", "/openapi.json", OpenApiRoute, false, false},
+    Route{"GET", "/v1/cachalot/cache", CacheStateRoute},
+    Route{"POST", "/v1/cachalot/cache", CacheActionRoute},
     // The page: plain files, the same for everybody. What it shows comes from routes that ask for the key.
     Route{"GET", "/", PageRoute, true, false},
     Route{"GET", "/web/*", PageRoute, true, false},

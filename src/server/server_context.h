@@ -57,6 +57,7 @@ struct ServerOptions {
   int32_t drain_timeout_ms = 30'000;
   int32_t stall_ms = 60'000;                  // /health turns red when a step takes longer
   int32_t sse_keepalive_ms = 30'000;          // a stream that brings nothing for so long gets a comment; 0: never
+  std::string kv_policy = "lru-k";            // what the engine was made with, to be shown
   bool vllm_metrics = false;
   bool split_reasoning = true;
   int32_t reasoning_budget = -1;              // of requests that name none; -1: any number

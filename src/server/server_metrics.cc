@@ -20,6 +20,11 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
         r->AddGauge("cachalot:kv_blocks_cached", "KV blocks that hold prefixes for later requests.", {{"group", group.name}}));
   }
   for (const auto& group : info.kv_groups) {
+    kv_blocks_pinned.push_back(
+        r->AddGauge("cachalot:kv_blocks_pinned", "Cached KV blocks that give way after all others.", {{"group", group.name}}));
+  }
+  cache_evictions = r->AddCounter("cachalot:prefix_cache_evictions_total", "Cached KV blocks that gave way.");
+  for (const auto& group : info.kv_groups) {
     r->AddGauge("cachalot:kv_blocks", "KV blocks that there are.", {{"group", group.name}})->Set(group.num_blocks);
   }
   if (!info.kv_groups.empty()) {

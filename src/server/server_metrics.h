@@ -20,6 +20,8 @@ struct ServerMetrics {
   Gauge* kv_usage;
   std::vector<Gauge*> kv_blocks_used;    // by group
   std::vector<Gauge*> kv_blocks_cached;  // by group
+  std::vector<Gauge*> kv_blocks_pinned;  // by group
+  Counter* cache_evictions;
   Counter* steps;
   Counter* preemptions;
   Counter* prefix_queries;

@@ -419,6 +419,36 @@ TEST_F(ServeSocketTest, TheSecondTurnFindsTheFirstInTheCache) {
   WaitUntilAtRest();
 }
 
+TEST_F(ServeSocketTest, TheCacheIsShownPinnedAndFlushed) {
+  Start({.api_keys = {"one", "two"}});
+  const std::string words(120, 'a');
+  const auto post = [&](const char* key, const json& body) {
+    const std::string header = std::string("x-api-key: ") + key + "\r\n";
+    return json::parse(BodyOf(Ask(port(), PostText("/v1/cachalot/cache", body.dump(), header))), nullptr, false);
+  };
+  const auto state = [&] {
+    const std::string get = "GET /v1/cachalot/cache HTTP/1.1\r\nHost: x\r\nx-api-key: one\r\nConnection: close\r\n\r\n";
+    return json::parse(BodyOf(Ask(port(), get)), nullptr, false);
+  };
+  const json ask = {{"prompt", words}, {"max_tokens", 2}, {"kv_priority", 3}, {"kv_ttl", 60.5}, {"kv_class", 1}};
+  Ask(port(), PostText("/v1/completions", ask.dump(), "x-api-key: one\r\n"));
+  WaitUntilAtRest();
+  EXPECT_EQ(state()["policy"], "lru-k");
+  const int cached = state()["groups"][0]["blocks_cached"];
+  EXPECT_GT(cached, 0);
+  const json pinned = post("one", {{"action", "pin"}, {"prompt", words}});
+  EXPECT_GE(pinned["cached_tokens"], 16) << pinned.dump();
+  EXPECT_GT(state()["groups"][0]["blocks_pinned"], 0);
+  EXPECT_EQ(post("two", {{"action", "pin"}, {"prompt", words}})["cached_tokens"], 0) << "what is another key's";
+  EXPECT_EQ(post("one", {{"action", "unpin"}, {"prompt", words}})["action"], "unpin");
+  EXPECT_EQ(state()["groups"][0]["blocks_pinned"], 0);
+  EXPECT_EQ(post("one", {{"action", "flush"}})["action"], "flush");
+  EXPECT_EQ(state()["groups"][0]["blocks_cached"], 0);
+  EXPECT_EQ(post("one", {{"action", "melt"}})["error"]["param"], "action");
+  EXPECT_EQ(post("one", {{"action", "pin"}})["error"]["param"], "prompt");
+  EXPECT_EQ(post("one", {{"action", "pin"}, {"prompt", {1, -1}}})["error"]["param"], "prompt[1]");
+}
+
 TEST_F(ServeSocketTest, LateRequestsEndWithAnError) {
   Start({.deadline_us = 20'000}, 2, 2048, "tiny-deepseek-v3");
   const std::string late = Ask(port(), Completion(R"(,"max_tokens":2000,"ignore_eos":true)"));

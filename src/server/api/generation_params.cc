@@ -16,6 +16,8 @@ constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 4096;
 constexpr size_t kMaxNameBytes = 1024;
 constexpr int64_t kMaxPromptLogprobs = 20;
+constexpr int64_t kMaxKvPriority = 1'000'000;
+constexpr double kMaxKvTtlSeconds = 1e9;
 
 // A field that would change the answer, with why it is refused. (Fields that are in no list are accepted and have no
 // effect, as everywhere.)
@@ -134,6 +136,9 @@ void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationPa
   params->priority = static_cast<int32_t>(fields->Int("priority", 0, INT32_MIN, INT32_MAX));
   params->cache_salt = fields->String("cache_salt", "", kMaxNameBytes);
   if (fields->Find("cache_salt") != nullptr && params->cache_salt.empty()) fields->Fail("cache_salt", "cache_salt is empty");
+  params->kv_priority = static_cast<int32_t>(fields->Int("kv_priority", 0, -kMaxKvPriority, kMaxKvPriority));
+  params->kv_ttl_s = fields->Number("kv_ttl", 0, 0, kMaxKvTtlSeconds);
+  params->kv_class = static_cast<int32_t>(fields->Int("kv_class", 0, 0, kNumReuseClasses - 1));
   params->user = fields->String("user", "", kMaxNameBytes);
   params->min_tokens = static_cast<int32_t>(fields->Int("min_tokens", 0, 0, INT32_MAX));
   params->include_stop = fields->Bool("include_stop_str_in_output", false);
@@ -224,6 +229,10 @@ Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& fact
   request.priority = params.priority;
   request.tenant = params.tenant;
   request.cache_salt = params.tenant + '/' + params.cache_salt;
+  request.kv_priority = params.kv_priority;
+  // A time to live too short to be told is none at all: it must not turn into "no limit".
+  request.kv_ttl_us = params.kv_ttl_s > 0 ? std::max<int64_t>(1, static_cast<int64_t>(params.kv_ttl_s * 1e6)) : 0;
+  request.kv_class = params.kv_class;
   request.deadline_us = facts.deadline_us;
   return request;
 }

@@ -63,6 +63,9 @@ struct GenerationParams {
   std::vector<int32_t> shown_ids;     // special tokens that the answer's text needs
   int32_t priority = 0;
   std::string cache_salt;
+  int32_t kv_priority = 0;            // what it leaves in the prefix cache: see Request
+  double kv_ttl_s = 0;
+  int32_t kv_class = 0;
   std::string user;
   std::string tenant;                 // "": there are no keys
 

@@ -19,6 +19,8 @@ void ApplyTemplateRoute(ServerContext* context, const std::shared_ptr<Exchange>&
 void HealthRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
 void ReadyRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
 void MetricsRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
+void CacheStateRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
+void CacheActionRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
 void StatusRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
 void VersionRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
 void OpenApiRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
