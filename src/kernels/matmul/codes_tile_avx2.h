@@ -17,27 +17,45 @@ namespace cachalot {
 constexpr int64_t kCodePanelCacheBytes = 20 << 10;
 constexpr int64_t kExpandRows = 12;  // three tiles: from there on expanding pays
 
+// Weights that the tiles after this one will read, asked for while this one computes: without that, memory
+// rests from a panel's second tile of rows on. Each tile of rows asks for its share, a few lines with every
+// part.
+struct WeightsAhead {
+  const std::byte* at = nullptr;
+  const std::byte* end = nullptr;
+  int64_t lines_a_part = 0;
+
+  void Prefetch() {
+    for (int64_t i = 0; i < lines_a_part && at < end; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T1);
+  }
+};
+
 template <typename Format, int kRows>
 [[gnu::always_inline]] static inline void AddPanel(const std::byte* panel, int64_t num_parts,
-                                                   const typename Format::X* const* x, Sums<kRows>& sum) {
+                                                   const typename Format::X* const* x, WeightsAhead ahead,
+                                                   Sums<kRows>& sum) {
   for (int64_t b = 0; b < num_parts; panel += Format::kBytes) {
-    for (int p = 0; p < Format::kParts; ++p, ++b) Format::template Add<kRows>(panel, p, x, b, sum);
+    for (int p = 0; p < Format::kParts; ++p, ++b) {
+      ahead.Prefetch();
+      Format::template Add<kRows>(panel, p, x, b, sum);
+    }
   }
 }
 
 template <typename Format, int kRows>
 [[gnu::always_inline]] static inline void AddExpandedPanel(const std::byte* parts, int64_t num_parts,
                                                            const typename Format::X* const* x,
-                                                           Sums<kRows>& sum) {
+                                                           WeightsAhead ahead, Sums<kRows>& sum) {
   for (int64_t b = 0; b < num_parts; ++b, parts += Format::kExpandedBytes) {
+    ahead.Prefetch();
     Format::template AddExpanded<kRows>(parts, x, b, sum);
   }
 }
 
 // A function of its own: inlined into the loops around it, it finds too few registers and is half as fast.
 template <typename Format, bool kExpanded, int kRows>
-[[gnu::noinline]] static void Tile(const PanelTask& task, const std::byte* panel, int64_t row,
-                                   int64_t column) {
+[[gnu::noinline]] static void Tile(const PanelTask& task, const std::byte* panel, int64_t row, int64_t column,
+                                   const WeightsAhead& ahead) {
   using X = typename Format::X;
   const X* x[kRows];
   Sums<kRows> sum;
@@ -47,9 +65,9 @@ template <typename Format, bool kExpanded, int kRows>
     sum[i][0] = sum[i][1] = _mm256_setzero_ps();
   }
   if constexpr (kExpanded) {
-    AddExpandedPanel<Format, kRows>(panel, task.k / 32, x, sum);
+    AddExpandedPanel<Format, kRows>(panel, task.k / 32, x, ahead, sum);
   } else {
-    AddPanel<Format, kRows>(panel, task.k / 32, x, sum);
+    AddPanel<Format, kRows>(panel, task.k / 32, x, ahead, sum);
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) StoreTileRow(task, row + i, column, sum[i][0], sum[i][1]);
@@ -58,20 +76,30 @@ template <typename Format, bool kExpanded, int kRows>
 // `rows`: 1 to kMaxRows.
 template <typename Format, bool kExpanded, int kMaxRows = Format::kTileRows>
 static inline void TileOf(int64_t rows, const PanelTask& task, const std::byte* panel, int64_t row,
-                          int64_t column) {
+                          int64_t column, const WeightsAhead& ahead) {
   if constexpr (kMaxRows > 1) {
-    if (rows < kMaxRows) return TileOf<Format, kExpanded, kMaxRows - 1>(rows, task, panel, row, column);
+    if (rows < kMaxRows)
+      return TileOf<Format, kExpanded, kMaxRows - 1>(rows, task, panel, row, column, ahead);
   }
-  Tile<Format, kExpanded, kMaxRows>(task, panel, row, column);
+  Tile<Format, kExpanded, kMaxRows>(task, panel, row, column, ahead);
 }
 
-// All rows of x against num_panels panels. A tile's rows are read once for all of them.
+// All rows of x against num_panels panels. A tile's rows are read once for all of them. next: the panels
+// after these.
 template <typename Format, bool kExpanded>
 static void RunTiles(const PanelTask& task, const std::byte* panels, int64_t panel_bytes, int64_t num_panels,
-                     int64_t column) {
+                     int64_t column, const std::byte* next, int64_t next_bytes) {
+  const int64_t num_tiles = NumTiles(task.m, Format::kTileRows), num_parts = task.k / 32;
+  // One tile streams its weights itself, faster than when told.
+  const int64_t share =
+      num_tiles > 1 ? (next_bytes + num_tiles * num_panels - 1) / (num_tiles * num_panels) : 0;
+  WeightsAhead ahead = {
+      .at = next, .end = next, .lines_a_part = (share + 64 * num_parts - 1) / (64 * num_parts)};
   ForEachTile(task.m, Format::kTileRows, [&](int64_t row, int64_t rows) {
     for (int64_t p = 0; p < num_panels; ++p) {
-      TileOf<Format, kExpanded>(rows, task, panels + p * panel_bytes, row, column + p * kPanelRows);
+      ahead.at = ahead.end;
+      ahead.end += Smaller(share, next + next_bytes - ahead.end);
+      TileOf<Format, kExpanded>(rows, task, panels + p * panel_bytes, row, column + p * kPanelRows, ahead);
     }
   });
 }
@@ -96,15 +124,17 @@ static void RunCodes(const PanelTask& task) {
   for (int64_t first = 0; first < task.num_panels; first += panels_at_once) {
     const int64_t count = Smaller(panels_at_once, task.num_panels - first);
     const std::byte* panels = task.panels + first * task.panel_bytes;
+    const std::byte* next = panels + count * task.panel_bytes;
+    const int64_t next_bytes = Smaller(panels_at_once, task.num_panels - first - count) * task.panel_bytes;
     if (!expand) {
-      RunTiles<Format, false>(task, panels, task.panel_bytes, count, first * kPanelRows);
+      RunTiles<Format, false>(task, panels, task.panel_bytes, count, first * kPanelRows, next, next_bytes);
       continue;
     }
     if constexpr (Format::kExpandedBytes > 0) {
       for (int64_t p = 0; p < count; ++p) {
         ExpandPanel<Format>(panels + p * task.panel_bytes, num_parts, task.scratch + p * expanded_bytes);
       }
-      RunTiles<Format, true>(task, task.scratch, expanded_bytes, count, first * kPanelRows);
+      RunTiles<Format, true>(task, task.scratch, expanded_bytes, count, first * kPanelRows, next, next_bytes);
     }
   }
 }

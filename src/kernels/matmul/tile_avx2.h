@@ -13,10 +13,14 @@ static inline int64_t Smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
+static inline int64_t NumTiles(int64_t count, int64_t most) {
+  return (count + most - 1) / most;
+}
+
 // Cuts `count` rows into tiles of at most `most`, of nearly equal height.
 template <typename Fn>
 static inline void ForEachTile(int64_t count, int64_t most, Fn&& fn) {
-  const int64_t tiles = (count + most - 1) / most;
+  const int64_t tiles = NumTiles(count, most);
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t begin = count * t / tiles;
     fn(begin, count * (t + 1) / tiles - begin);
