@@ -337,7 +337,7 @@ class Running(unittest.TestCase):
         self.assertNotIn(b"tokens/s", stats.stdout)
 
     def test_drafts_change_nothing(self):
-        path = model("tiny-deepseek-v3")
+        path = model("tiny-deepseek-v3", "")
         for more in (["--temp", "0"], ["--temp", "1", "-s", "3"]):
             args = ["run", "-m", path, "-p", "ta ta ta ta", "-n", "40", "--raw", "--deterministic", *more]
             plain = cachalot(*args)
