@@ -1,5 +1,7 @@
 #include "weights/file_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -82,6 +84,38 @@ class FileSource final : public TensorSource {
   std::unordered_map<std::string_view, size_t> index_;
 };
 
+// transformers 5 may keep the experts of a layer in one tensor each for gate and up, and for down:
+// PREFIX.experts.gate_up_proj [experts, 2 * rows, cols], PREFIX.experts.down_proj [experts, rows, cols], with
+// block scales under _scale_inv. Each expert's matrix is also found under the name that it has elsewhere.
+void AddExpertsOf(const SafetensorsTensor& tensor, std::vector<SourceTensor>* tensors, std::vector<Place>* places) {
+  constexpr int64_t kMaxExperts = 1 << 14;
+  constexpr std::string_view kExperts = ".experts.", kScale = "_scale_inv";
+  std::string_view stem = tensor.name;
+  const bool scale = stem.ends_with(kScale);
+  if (scale) stem.remove_suffix(kScale.size());
+  const size_t dot = stem.rfind(kExperts);
+  if (dot == std::string_view::npos || tensor.dims.size() != 3 || IsQuantized(tensor.dtype)) return;
+  const std::string_view part = stem.substr(dot + kExperts.size());
+  const std::string_view both[] = {"gate_proj", "up_proj"}, down[] = {"down_proj"};
+  std::span<const std::string_view> parts;
+  if (part == "gate_up_proj") parts = both;
+  if (part == "down_proj") parts = down;
+  const auto num_parts = static_cast<int64_t>(parts.size());
+  if (num_parts == 0 || tensor.dims[0] > kMaxExperts || tensor.bytes == 0 || tensor.dims[1] % num_parts != 0) return;
+  const int64_t rows = tensor.dims[1] / num_parts, bytes = tensor.bytes / (tensor.dims[0] * num_parts);
+  for (int64_t i = 0; i < tensor.dims[0] * num_parts; ++i) {
+    SourceTensor expert;
+    expert.dtype = tensor.dtype;
+    expert.num_dims = 2;
+    expert.name = fmt::format("{}{}.{}.weight{}", stem.substr(0, dot + kExperts.size()), i / num_parts,
+                              parts[static_cast<size_t>(i % num_parts)], scale ? kScale : "");
+    expert.dims[0] = rows;
+    expert.dims[1] = tensor.dims[2];
+    tensors->push_back(std::move(expert));
+    places->push_back({tensor.file_idx, tensor.offset + i * bytes});
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TensorSource>> MakeGgufSource(std::shared_ptr<const GgufFile> file, FileSourceOptions options) {
@@ -106,6 +140,7 @@ Result<std::unique_ptr<TensorSource>> MakeSafetensorsSource(std::shared_ptr<cons
     std::copy(tensor.dims.begin(), tensor.dims.end(), out.dims);
     tensors.push_back(std::move(out));
     places.push_back({tensor.file_idx, tensor.offset});
+    AddExpertsOf(tensor, &tensors, &places);
   }
   return FileSource::Make(folder->path(), folder->files(), std::move(tensors), std::move(places), options);
 }
