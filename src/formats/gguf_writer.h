@@ -47,6 +47,7 @@ class GgufWriter {
   void SetStrings(std::string key, std::vector<std::string> values);
   void SetI32s(std::string key, std::span<const int32_t> values);
   void SetF32s(std::string key, std::span<const float> values);
+  const std::vector<GgufEntry>& entries() const { return entries_; }
 
   // dims row-major, slowest first. kInvalidArgument for what a reader would refuse: the name taken or too
   // long, a bad shape, a row that is no multiple of the block, a type that GGUF has no number for.

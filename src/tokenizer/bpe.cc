@@ -79,6 +79,20 @@ void BpeModel::AddPair(int32_t left, int32_t right, uint32_t rank, int32_t merge
   ++num_merges_;
 }
 
+std::vector<BpeModel::Merge> BpeModel::Merges() const {
+  std::vector<Slot> used;
+  for (const Slot& slot : slots_) {
+    if (slot.key != kNoPair) used.push_back(slot);
+  }
+  std::sort(used.begin(), used.end(), [](const Slot& a, const Slot& b) { return a.value < b.value; });
+  std::vector<Merge> merges;
+  for (const Slot& slot : used) {
+    merges.push_back({static_cast<int32_t>(slot.key >> 32), static_cast<int32_t>(slot.key & 0xffffffffu),
+                      static_cast<int32_t>(slot.value & 0xffffffffu)});
+  }
+  return merges;
+}
+
 void BpeModel::AddScoredTokens(const std::vector<float>& scores, const std::vector<int32_t>& fixed) {
   std::vector<int32_t> order;
   for (int32_t id = 0; id < vocab_->size(); ++id) {

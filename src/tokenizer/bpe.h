@@ -38,6 +38,12 @@ class BpeModel final : public PieceModel {
   // fixed: tokens that are taken wherever their text stands, the longest first, and never merge.
   void AddScoredTokens(const std::vector<float>& scores, const std::vector<int32_t>& fixed = {});
   int64_t num_merges() const { return num_merges_; }
+  // The pairs of tokens in the order of their ranks.
+  struct Merge {
+    int32_t left = -1, right = -1, merged = -1;
+  };
+  std::vector<Merge> Merges() const;
+  const BpeOptions& options() const { return options_; }
 
   void Encode(std::string_view piece, PieceScratch* scratch, std::vector<int32_t>* out) const override;
 

@@ -37,7 +37,15 @@ Result<Charsmap> Charsmap::Parse(std::string_view bytes) {
   return map;
 }
 
-Charsmap::Match Charsmap::Longest(std::string_view text) const {
+std::string Charsmap::Bytes() const {
+  const auto array_bytes = static_cast<uint32_t>(units_.size() * 4);
+  std::string bytes(sizeof(array_bytes) + array_bytes, '\0');
+  std::memcpy(bytes.data(), &array_bytes, sizeof(array_bytes));
+  std::memcpy(bytes.data() + sizeof(array_bytes), units_.data(), array_bytes);
+  return bytes + texts_;
+}
+
+Charsmap::Match Charsmap::Find(std::string_view text, bool shortest) const {
   Match match;
   uint64_t at = Offset(units_[0]);
   for (size_t i = 0; i < text.size(); ++i) {
@@ -51,6 +59,7 @@ Charsmap::Match Charsmap::Longest(std::string_view text) const {
     if (begin >= texts_.size()) continue;
     match.size = i + 1;
     match.replacement = std::string_view(texts_).substr(begin, texts_.find('\0', begin) - begin);
+    if (shortest) break;
   }
   return match;
 }

@@ -18,14 +18,20 @@ class Charsmap {
   // texts.
   static Result<Charsmap> Parse(std::string_view bytes);
 
+  // The same bytes again.
+  std::string Bytes() const;
+
   struct Match {
     size_t size = 0;  // bytes of the text; 0: no match
     std::string_view replacement;
   };
   // The longest beginning of `text` that the table has.
-  Match Longest(std::string_view text) const;
+  Match Longest(std::string_view text) const { return Find(text, /*shortest=*/false); }
+  Match Shortest(std::string_view text) const { return Find(text, /*shortest=*/true); }
 
  private:
+  Match Find(std::string_view text, bool shortest) const;
+
   std::vector<uint32_t> units_;
   std::string texts_;
 };

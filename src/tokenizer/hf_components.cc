@@ -55,6 +55,22 @@ Result<const json::array_t*> ReadSequence(const json& object, const char* list) 
   return members->get_ptr<const json::array_t*>();
 }
 
+Result<std::string> FromBase64(std::string_view text) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  uint32_t bits = 0;
+  int count = 0;
+  for (const char c : text) {
+    if (c == '=') break;
+    const size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) return Corrupt("precompiled_charsmap is no base64");
+    bits = bits << 6 | static_cast<uint32_t>(digit);
+    count += 6;
+    if (count >= 8) bytes += static_cast<char>(bits >> (count -= 8) & 0xff);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 const json* JsonMember(const json& object, const char* key) {
@@ -103,8 +119,23 @@ Status ReadNormalizer(const json& object, Normalizer* normalizer) {
   } else if (type == "Prepend") {
     ASSIGN_OR_RETURN(std::string prefix, JsonString(object, "prepend", ""));
     normalizer->AddPrepend(std::move(prefix));
+  } else if (type == "Precompiled") {
+    ASSIGN_OR_RETURN(const std::string base64, JsonString(object, "precompiled_charsmap", ""));
+    if (base64.empty()) return Status::Ok();
+    ASSIGN_OR_RETURN(const std::string bytes, FromBase64(base64));
+    ASSIGN_OR_RETURN(Charsmap charsmap, Charsmap::Parse(bytes));
+    normalizer->AddGraphemeCharsmap(std::move(charsmap));
+  } else if (type == "Strip") {
+    ASSIGN_OR_RETURN(const bool left, JsonBool(object, "strip_left", true));
+    ASSIGN_OR_RETURN(const bool right, JsonBool(object, "strip_right", true));
+    normalizer->AddStrip(left, right);
   } else if (type == "Replace") {
     ASSIGN_OR_RETURN(Pattern pattern, ReadPattern(object));
+    if (pattern.regex && pattern.text == " {2,}") {
+      ASSIGN_OR_RETURN(std::string content, JsonString(object, "content", ""));
+      normalizer->AddSpaceRuns(std::move(content));
+      return Status::Ok();
+    }
     if (pattern.regex) return NotSupported("normalizer Replace with the regular expression", pattern.text);
     ASSIGN_OR_RETURN(std::string content, JsonString(object, "content", ""));
     normalizer->AddReplace(std::move(pattern.text), std::move(content));

@@ -186,6 +186,80 @@ void ApplyCharsmap(std::string_view text, const Charsmap& map, Rewriter* rewrite
   rewriter->Finish(kept);
 }
 
+void ApplyGraphemeCharsmap(std::string_view text, const Charsmap& map, Rewriter* rewriter) {
+  size_t kept = 0;
+  const auto replace = [&](size_t begin, size_t size) {
+    const Charsmap::Match match = map.Shortest(text.substr(begin, size));
+    if (match.size == 0) return false;
+    if (match.replacement != text.substr(begin, size)) {
+      rewriter->Keep(kept, begin);
+      rewriter->Put(match.replacement, begin);
+      kept = begin + size;
+    }
+    return true;
+  };
+  for (size_t begin = 0; begin < text.size();) {
+    // The grapheme's end; bytes that are no UTF-8 stand alone.
+    Utf8Char c = NextUtf8Char(text.substr(begin));
+    size_t end = begin + static_cast<size_t>(c.size);
+    utf8proc_int32_t state = 0;
+    while (end < text.size() && c.code_point != kInvalidCodePoint) {
+      const Utf8Char next = NextUtf8Char(text.substr(end));
+      if (next.code_point == kInvalidCodePoint ||
+          utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(c.code_point),
+                                           static_cast<utf8proc_int32_t>(next.code_point), &state)) {
+        break;
+      }
+      end += static_cast<size_t>(next.size);
+      c = next;
+    }
+    if (end - begin >= 6 || !replace(begin, end - begin)) {
+      for (size_t pos = begin; pos < end;) {
+        const auto size = static_cast<size_t>(NextUtf8Char(text.substr(pos)).size);
+        replace(pos, size);
+        pos += size;
+      }
+    }
+    begin = end;
+  }
+  rewriter->Finish(kept);
+}
+
+void ApplySpaceRuns(std::string_view text, std::string_view to, Rewriter* rewriter) {
+  size_t kept = 0;
+  for (size_t pos = text.find("  "); pos != std::string_view::npos; pos = text.find("  ", kept)) {
+    rewriter->Keep(kept, pos);
+    rewriter->Put(to, pos);
+    kept = std::min(text.find_first_not_of(' ', pos), text.size());
+  }
+  rewriter->Finish(kept);
+}
+
+bool IsWhiteSpace(uint32_t c) {
+  return (c >= 0x09 && c <= 0x0d) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+void ApplyStrip(std::string_view text, bool left, bool right, Rewriter* rewriter) {
+  size_t begin = text.size(), end = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const Utf8Char c = NextUtf8Char(text.substr(pos));
+    const size_t next = pos + static_cast<size_t>(c.size);
+    if (!IsWhiteSpace(static_cast<uint32_t>(c.code_point))) {
+      begin = std::min(begin, pos);
+      end = next;
+    }
+    pos = next;
+  }
+  if (!left) begin = 0;
+  if (!right) end = text.size();
+  end = std::max(begin, end);
+  if (begin > 0) rewriter->Put("", 0);
+  rewriter->Keep(begin, end);
+  if (end < text.size()) rewriter->Put("", end);
+  rewriter->Finish(text.size());
+}
+
 void ApplySqueeze(std::string_view text, Rewriter* rewriter) {
   size_t kept = 0;
   for (size_t pos = 0; pos < text.size();) {
@@ -224,6 +298,15 @@ std::string_view Normalizer::Apply(std::string_view text, std::string* storage, 
         break;
       case Step::kCharsmap:
         ApplyCharsmap(text, *step.charsmap, &rewriter);
+        break;
+      case Step::kGraphemeCharsmap:
+        ApplyGraphemeCharsmap(text, *step.charsmap, &rewriter);
+        break;
+      case Step::kSpaceRuns:
+        ApplySpaceRuns(text, step.to, &rewriter);
+        break;
+      case Step::kStrip:
+        ApplyStrip(text, !step.from.empty(), !step.to.empty(), &rewriter);
         break;
       case Step::kSqueeze:
         ApplySqueeze(text, &rewriter);

@@ -38,6 +38,7 @@ class PreTokenizer {
   // Every space becomes this text. kUnsupported once there are splits or a prefix.
   Status SetSpace(std::string replacement);
 
+  bool has_prefix() const { return !prefix_.empty(); }
   // The text with prefix and replaced spaces, in *storage if anything changes.
   std::string_view Prepare(std::string_view text, bool at_start, std::string* storage) const;
 

@@ -52,6 +52,41 @@ constexpr std::string_view kDeepSeekV3[] = {
     R"(\p{N}{1,3})", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
 
+// Words end where capitals begin again.
+#define CAPITALS R"(\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M})"
+#define SMALL R"(\p{Ll}\p{Lm}\p{Lo}\p{M})"
+#define CONTRACTION R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+#define BEFORE_WORD R"([^\r\n\p{L}\p{N}]?)"
+constexpr std::string_view kTekken[] = {
+    BEFORE_WORD "[" CAPITALS "]*[" SMALL "]+|" BEFORE_WORD "[" CAPITALS "]+[" SMALL
+                R"(]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+constexpr std::string_view kGpt4o[] = {
+    BEFORE_WORD "[" CAPITALS "]*[" SMALL "]+" CONTRACTION "|" BEFORE_WORD "[" CAPITALS "]+[" SMALL "]*" CONTRACTION
+                R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+// Chinese letters stay among themselves.
+constexpr std::string_view kKimiK2[] = {
+    R"(\p{Han}+|)" BEFORE_WORD R"((?:(?!\p{Han})[)" CAPITALS R"(])*(?:(?!\p{Han})[)" SMALL "])+" CONTRACTION
+    "|" BEFORE_WORD R"((?:(?!\p{Han})[)" CAPITALS R"(])+(?:(?!\p{Han})[)" SMALL "])*" CONTRACTION
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+constexpr std::string_view kYoutu[] = {
+    "[\uac00-\ud7a3\u3131-\u318e]+|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+|"
+    "[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    BEFORE_WORD "[" CAPITALS "]*[" SMALL "]+" CONTRACTION "|" BEFORE_WORD "[" CAPITALS "]+[" SMALL "]*" CONTRACTION
+                R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+#undef CAPITALS
+#undef SMALL
+#undef CONTRACTION
+#undef BEFORE_WORD
+
+constexpr std::string_view kSeedCoder[] = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+
+constexpr std::string_view kPoro[] = {R"( ?[^(\s|.,!?…。，、।۔،)]+)"};
+constexpr std::string_view kViking[] = {kPoro[0], R"(\p{N})"};
+
 // What llama.cpp applies when a file names none.
 constexpr std::string_view kDefault[] = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2[0], R"(\p{N}+)", "[0-9][0-9][0-9]"};
 
@@ -65,12 +100,20 @@ constexpr GgufPreTokenizer kTable[] = {
      .splits = kLlama3,
      .ignore_merges = true,
      .add_bos = true},
-    {.names = "dbrx smaug-bpe glm4 chatglm-bpe", .splits = kLlama3},
+    {.names = "dbrx smaug-bpe chatglm-bpe", .splits = kLlama3},
     {.names = "qwen2 deepseek-r1-qwen kormo megrez", .splits = kQwen2, .nfc = true},
     {.names = "stablelm2 hunyuan grok-2", .splits = kQwen2},
     {.names = "deepseek-llm", .splits = kDeepSeekLlm},
     {.names = "deepseek-coder", .splits = kDeepSeekCoder},
     {.names = "deepseek-v3 hunyuan-dense joyai-llm", .splits = kDeepSeekV3},
+    {.names = "glm4 glm5", .splits = kLlama3, .ignore_merges = true},
+    {.names = "tekken", .splits = kTekken, .ignore_merges = true, .add_bos = true},
+    {.names = "gpt-4o llama4 kanana2", .splits = kGpt4o},
+    {.names = "kimi-k2", .splits = kKimiK2},
+    {.names = "youtu", .splits = kYoutu, .ignore_merges = true},
+    {.names = "seed-coder", .splits = kSeedCoder},
+    {.names = "viking", .splits = kViking},
+    {.names = "poro-chat", .splits = kPoro},
     {.names = "default", .splits = kDefault},
 };
 
@@ -85,6 +128,10 @@ std::vector<std::string_view> Words(std::string_view text) {
 }
 
 }  // namespace
+
+std::span<const GgufPreTokenizer> AllGgufPreTokenizers() {
+  return kTable;
+}
 
 Result<const GgufPreTokenizer*> FindGgufPreTokenizer(std::string_view name) {
   std::vector<std::string_view> known;

@@ -17,6 +17,7 @@ struct GgufPreTokenizer {
   bool add_bos = false;                      // unless the file says otherwise
 };
 
+std::span<const GgufPreTokenizer> AllGgufPreTokenizers();
 // kUnsupported, naming the known ones, for an unknown name.
 Result<const GgufPreTokenizer*> FindGgufPreTokenizer(std::string_view name);
 

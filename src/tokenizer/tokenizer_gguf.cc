@@ -201,12 +201,14 @@ Status LoadScored(const GgufFile& file, bool unigram, TokenizerImpl* impl) {
     impl->SetUnigram(std::move(scores), {}, {.byte_fallback = true, .unk_id = unk}, style);
   } else {
     impl->SetModel({.byte_level = false, .byte_fallback = true, .unk_id = unk, .fuse_unk = true}, style);
-    impl->SetScores(scores);
+    impl->SetScores(std::move(scores));
   }
   return Status::Ok();
 }
 
-Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
+}  // namespace
+
+Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerGguf(const GgufFile& file) {
   ASSIGN_OR_RETURN(const std::string model, file.String("tokenizer.ggml.model"));
   auto impl = std::make_unique<TokenizerImpl>();
   if (model == "gpt2") {
@@ -223,10 +225,8 @@ Result<std::unique_ptr<TokenizerImpl>> Load(const GgufFile& file) {
   return impl;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufFile& file) {
-  ASSIGN_OR_RETURN(std::unique_ptr<TokenizerImpl> impl, Load(file));
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenizerImpl> impl, LoadTokenizerGguf(file));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 

@@ -68,10 +68,11 @@ class Loader {
     if (!parsed_.rest.is_object()) return InvalidArgument("not a JSON object");
     const json& model = Part("model");
     ASSIGN_OR_RETURN(const std::string type, JsonString(model, "type", parsed_.merges.empty() ? "" : "BPE"));
-    if (type != "BPE" || parsed_.has_vocab_list) {
-      return Unsupported("model type '{}': only BPE is supported", Printable(type));
+    const bool unigram = type == "Unigram";
+    if ((!unigram && type != "BPE") || parsed_.has_vocab_list != unigram) {
+      return Unsupported("model type '{}': supported are BPE and Unigram", Printable(type));
     }
-    impl_->description = "tokenizer.json/BPE";
+    impl_->description = "tokenizer.json/" + type;
     RETURN_IF_ERROR(ReadNormalizer(Part("normalizer"), &impl_->normalizer));
     TokenStyle style{.byte_level = false};
     RETURN_IF_ERROR(ReadPreTokenizer(Part("pre_tokenizer"), &impl_->pre_tokenizer, &style.byte_level));
@@ -84,7 +85,7 @@ class Loader {
       }
     }
     RETURN_IF_ERROR(ReadConfigs());
-    RETURN_IF_ERROR(ReadModel(model, style));
+    RETURN_IF_ERROR(unigram ? ReadUnigram(model, style) : ReadModel(model, style));
     impl_->Finish();
     return Status::Ok();
   }
@@ -203,9 +204,28 @@ class Loader {
       impl_->SetModel(
           {.byte_level = false, .byte_fallback = model.byte_fallback, .unk_id = unk_id, .fuse_unk = true},
           style);
-      impl_->SetScores(scores, fixed);
+      impl_->SetScores(std::move(scores), fixed);
     }
     impl_->Finish();
+    return Status::Ok();
+  }
+
+  Status ReadUnigram(const json& model, const TokenStyle& style) {
+    if (style.byte_level) return Unsupported("a Unigram model behind ByteLevel is not supported");
+    UnigramOptions options;
+    ASSIGN_OR_RETURN(options.byte_fallback, JsonBool(model, "byte_fallback", false));
+    const json* unk = JsonMember(model, "unk_id");
+    if (unk != nullptr) {
+      if (!unk->is_number_integer() || !impl_->vocab.IsDefined(unk->get<int64_t>())) {
+        return InvalidArgument("model.unk_id is {}, which is no token", JsonPreview(*unk));
+      }
+      options.unk_id = static_cast<int32_t>(unk->get<int64_t>());
+    }
+    // A strange character of a user's must not end or begin a text.
+    if (options.unk_id == impl_->bos_id || options.unk_id == impl_->eos_id) options.unk_id = -1;
+    std::vector<float> scores = parsed_.scores;
+    scores.resize(static_cast<size_t>(impl_->vocab.size()));
+    impl_->SetUnigram(std::move(scores), {}, options, style);
     return Status::Ok();
   }
 
@@ -340,7 +360,7 @@ Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& f
   return Loader(files).Run();
 }
 
-Result<std::unique_ptr<Tokenizer>> Tokenizer::FromFolder(const std::string& folder) {
+Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerFolder(const std::string& folder) {
   TokenizerFiles files;
   files.place = folder + "/tokenizer.json";
   const std::string model_path = folder + "/tokenizer.model";
@@ -369,7 +389,11 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::FromFolder(const std::string& fold
   files.tokenizer_config = &tokenizer_config;
   files.generation_config = &generation_config;
   files.config = &config;
-  ASSIGN_OR_RETURN(std::unique_ptr<TokenizerImpl> impl, LoadTokenizerJson(files));
+  return LoadTokenizerJson(files);
+}
+
+Result<std::unique_ptr<Tokenizer>> Tokenizer::FromFolder(const std::string& folder) {
+  ASSIGN_OR_RETURN(std::unique_ptr<TokenizerImpl> impl, LoadTokenizerFolder(folder));
   return std::unique_ptr<Tokenizer>(new Tokenizer(std::move(impl)));
 }
 

@@ -118,11 +118,12 @@ void TokenizerImpl::SetModel(BpeOptions options, TokenStyle style) {
   model_ = std::move(model);
 }
 
-void TokenizerImpl::SetUnigram(std::vector<float> scores, const std::vector<int32_t>& fixed,
+void TokenizerImpl::SetUnigram(std::vector<float> token_scores, const std::vector<int32_t>& fixed,
                                UnigramOptions options, TokenStyle style) {
   style_ = style;
   unk_id = options.unk_id;
-  model_ = std::make_unique<UnigramModel>(&vocab, OrdinaryTokens(), std::move(scores), fixed, options);
+  scores = token_scores;
+  model_ = std::make_unique<UnigramModel>(&vocab, OrdinaryTokens(), std::move(token_scores), fixed, options);
 }
 
 void TokenizerImpl::Finish() {

@@ -44,16 +44,18 @@ class TokenizerImpl {
   std::string chat_template;
   std::map<std::string, std::string> named_chat_templates;
   std::string description;
+  std::vector<float> scores;  // of a SentencePiece model, by id; empty where there are merges
 
   // The vocabulary, with the texts of these tokens, and the normalizer are complete.
   Status SetAddedTokens(std::vector<AddedToken> tokens);
   void SetModel(BpeOptions options, TokenStyle style);
   // Instead of merges: one score for each id (BpeModel::AddScoredTokens).
-  void SetScores(const std::vector<float>& scores, const std::vector<int32_t>& fixed = {}) {
-    bpe_->AddScoredTokens(scores, fixed);
+  void SetScores(std::vector<float> token_scores, const std::vector<int32_t>& fixed = {}) {
+    bpe_->AddScoredTokens(token_scores, fixed);
+    scores = std::move(token_scores);
   }
   // Instead of SetModel: the most probable cut.
-  void SetUnigram(std::vector<float> scores, const std::vector<int32_t>& fixed, UnigramOptions options,
+  void SetUnigram(std::vector<float> token_scores, const std::vector<int32_t>& fixed, UnigramOptions options,
                   TokenStyle style);
   void ReserveMerges(int64_t num_merges) { bpe_->ReserveMerges(num_merges); }
   bool AddMerge(std::string_view left, std::string_view right) { return bpe_->AddMerge(left, right); }
@@ -66,6 +68,7 @@ class TokenizerImpl {
     return id >= 0 && id < vocab.size() && (flags_[static_cast<size_t>(id)] & flag) != 0;
   }
   const TokenStyle& style() const { return style_; }
+  const BpeModel* bpe() const { return bpe_; }  // null: Unigram
 
   std::string bos_text, eos_text;  // set by Finish
 
@@ -87,7 +90,7 @@ class TokenizerImpl {
   AddedTokens raw_tokens_;         // matched in the text as it is
   AddedTokens normalized_tokens_;  // matched in the normalized text
   std::unique_ptr<PieceModel> model_;
-  BpeModel* bpe_ = nullptr;  // the same, while it is filled
+  BpeModel* bpe_ = nullptr;  // the same, or null
   TokenStyle style_;
   std::string bytes_;
   std::vector<uint32_t> bytes_begin_;  // size()+1 offsets
@@ -107,5 +110,7 @@ struct TokenizerFiles {
   std::string chat_template = {};  // of chat_template.jinja
 };
 Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerJson(const TokenizerFiles& files);
+Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerFolder(const std::string& folder);
+Result<std::unique_ptr<TokenizerImpl>> LoadTokenizerGguf(const GgufFile& file);
 
 }  // namespace cachalot

@@ -1,5 +1,7 @@
 #include "tokenizer/tokenizer_json.h"
 
+#include <cmath>
+
 #include "formats/text.h"
 
 namespace cachalot {
@@ -25,7 +27,9 @@ class Reader final : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t value) override {
     return Number(value > INT64_MAX ? INT64_MAX : static_cast<int64_t>(value));
   }
-  bool number_float(number_float_t value, const string_t&) override { return Scalar(value); }
+  bool number_float(number_float_t value, const string_t&) override {
+    return skip_depth_ == 0 && where_ == kScoredToken ? Score(value) : Scalar(value);
+  }
   bool binary(binary_t&) override { return Fail("a binary value"); }
 
   bool string(string_t& value) override {
@@ -38,12 +42,18 @@ class Reader final : public nlohmann::json_sax<json> {
       result_.arena.append(value);
       return true;
     }
+    if (where_ == kScoredToken && pair_size_ == 0) {
+      ++pair_size_;
+      result_.vocab.push_back({Here(), static_cast<uint32_t>(value.size()), static_cast<int64_t>(result_.vocab.size())});
+      result_.arena.append(value);
+      return true;
+    }
     return Scalar(std::move(value));
   }
 
   bool key(string_t& key) override {
     if (skip_depth_ > 0) return true;
-    if (where_ == kVocab) {
+    if (where_ == kVocab && !result_.has_vocab_list) {
       result_.vocab.push_back({Here(), static_cast<uint32_t>(key.size()), -1});
       result_.arena.append(key);
       return true;
@@ -67,8 +77,13 @@ class Reader final : public nlohmann::json_sax<json> {
   bool start_array(std::size_t) override {
     if (skip_depth_ > 0) return Skip();
     if (where_ == kRest && next_ == kVocab) {
+      if (!result_.vocab.empty()) return Fail("model.vocab is given twice");
       result_.has_vocab_list = true;
-      return Skip();
+      return Enter(kVocab);
+    }
+    if (where_ == kVocab && result_.has_vocab_list) {
+      pair_size_ = 0;
+      return Enter(kScoredToken);
     }
     if (where_ == kRest && next_ == kMerges) {
       if (!result_.merges.empty()) return Fail("model.merges is given twice");
@@ -94,7 +109,7 @@ class Reader final : public nlohmann::json_sax<json> {
   }
 
  private:
-  enum Where { kRest, kVocab, kMerges, kMergePair };
+  enum Where { kRest, kVocab, kScoredToken, kMerges, kMergePair };
 
   bool Fail(std::string_view what) {
     error_ = Corrupt("{}: {}", place_, what);
@@ -134,6 +149,10 @@ class Reader final : public nlohmann::json_sax<json> {
       where_ = kMerges;
       return pair_size_ == 2 || Fail("a merge of fewer than two tokens");
     }
+    if (where_ == kScoredToken) {
+      where_ = kVocab;
+      return pair_size_ == 2 || Fail("model.vocab: no text with its score");
+    }
     if (where_ != kRest) {
       where_ = kRest;
       return true;
@@ -144,13 +163,23 @@ class Reader final : public nlohmann::json_sax<json> {
 
   bool Number(int64_t value) {
     if (skip_depth_ > 0) return true;
-    if (where_ != kVocab) return Scalar(value);
+    if (where_ == kScoredToken) return Score(static_cast<double>(value));
+    if (where_ != kVocab || result_.has_vocab_list) return Scalar(value);
     result_.vocab.back().id = value;
+    return true;
+  }
+
+  bool Score(double value) {
+    if (++pair_size_ != 2 || !(std::abs(value) < 1e30)) return Fail("model.vocab: no text with its score");
+    result_.scores.push_back(static_cast<float>(value));
     return true;
   }
 
   bool Scalar(json value) {
     if (skip_depth_ > 0) return true;
+    if (where_ == kScoredToken || (where_ == kVocab && result_.has_vocab_list)) {
+      return Fail("model.vocab: no text with its score");
+    }
     if (where_ == kVocab) {
       return Fail(fmt::format("model.vocab: the id of '{}' is no integer",
                               Printable(result_.Text(result_.vocab.back()))));

@@ -25,11 +25,11 @@ struct TokenizerJson {
   };
 
   std::string arena;
-  std::vector<Token> vocab;   // model.vocab, where that is an object
+  std::vector<Token> vocab;   // model.vocab: an object of ids, or a list of [text, score] (Unigram)
+  std::vector<float> scores;  // of a list
   std::vector<Merge> merges;  // model.merges, given as "a b" or as ["a", "b"]
-  bool has_vocab_list =
-      false;            // model.vocab is an array, as Unigram models have it; its contents are left out
-  nlohmann::json rest;  // everything else
+  bool has_vocab_list = false;
+  nlohmann::json rest;        // everything else
 
   std::string_view Text(const Token& token) const {
     return std::string_view(arena).substr(token.begin, token.size);
