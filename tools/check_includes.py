@@ -41,11 +41,12 @@ POLICY = {
 TOP = {
     "runtime": ["model", "parallel", "weights", "kernels"],
     "engine": ["sched", "runtime", "control", "tokenizer", "grammar"],
+    "hub": ["formats"],
     "tasks": [*COMPUTE, *POLICY, "runtime"],
     "server": ["engine"],
     "capi": ["engine"],
     "capi/flashinfer": ["kernels"],
-    "cli": ["engine", "tasks", "server"],
+    "cli": ["engine", "tasks", "server", "hub"],
 }
 TABLE = {"base": [], "obs": ["base"], **COMPUTE, **POLICY, **TOP}
 
@@ -64,7 +65,7 @@ INTRINSICS_FILE = re.compile(r"[_/](avx2|avx512|neon)(_[a-z0-9]+)?\.(cc|h)$")
 
 KERNEL_VARIANT = re.compile(r"_(ref|avx2|avx512|sm\d+a?)$")
 
-ENVIRONMENT_ALLOWED = re.compile(r"^(XDG_\w+|OTEL_\w+|HOME|NO_COLOR|TERM)$")
+ENVIRONMENT_ALLOWED = re.compile(r"^(XDG_\w+|OTEL_\w+|HF_\w+|HOME|NO_COLOR|TERM)$")
 # The library never prints, exits or aborts; cli/ is the program, and a failed CHECK is the one legal death.
 PROCESS_CALL = re.compile(
     r"(?<![\w.>:])(?:(?:std)?::)?(exit|_exit|_Exit|quick_exit|abort|terminate|printf|vprintf|fprintf|vfprintf|"
@@ -209,7 +210,7 @@ def check_source(path, text, reach, report):
             if not name or not ENVIRONMENT_ALLOWED.match(name.group(1)):
                 report.error(path, line_of(code, match.start()),
                              f"getenv({match.group(1).strip()}): environment variables are no API "
-                             "(XDG_*, OTEL_*, HOME, NO_COLOR, TERM apart)")
+                             "(XDG_*, OTEL_*, HF_*, HOME, NO_COLOR, TERM apart)")
         if not path.startswith("src/cli/") and path not in PROCESS_ALLOWED:
             for match in PROCESS_CALL.finditer(bare):
                 call = next(group for group in match.groups() if group)

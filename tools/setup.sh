@@ -9,7 +9,7 @@ CLIENT=openai==3.57.0
 
 case ${1:-build} in
   build) packages=(make g++ cmake ninja-build pkg-config python3 libfmt-dev libspdlog-dev nlohmann-json3-dev
-                   libboost-dev libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libgtest-dev libgmock-dev xz-utils) ;;
+                   libboost-dev libssl-dev libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libgtest-dev libgmock-dev xz-utils) ;;
   fetch) packages=(python3 python3-pip) ;;
   clients)
     [[ -f $ROOT/build/clients/$CLIENT.ok ]] && exit 0
