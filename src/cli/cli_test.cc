@@ -1,6 +1,9 @@
 // Flags, nearest words, conversations, windows through an engine: all that needs no model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
 
 #include "base/file.h"
 #include "cli/answer_flags.h"
@@ -162,6 +165,8 @@ TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(resolve({}).message(), HasSubstr("no model"));
   EXPECT_TRUE(resolve({"-m", "x", "-fa"}).ok());
   EXPECT_THAT(resolve({"-m", "x", "--dummy", "y"}).message(), HasSubstr("only one"));
+  EXPECT_THAT(resolve({"-m", "x", "-hf", "org/model"}).message(), HasSubstr("only one"));
+  EXPECT_TRUE(resolve({"-hf", "org/model:Q8_0", "--offline"}).ok());
   EXPECT_THAT(resolve({"--dummy", "nosuch"}).message(), HasSubstr("nosuch"));
   EXPECT_THAT(resolve({"--dummy", "tiny-llama", "--dummy-type", "iq1_m"}).message(), HasSubstr("IQ1_M"));
   EXPECT_THAT(resolve({"-m", "x", "--flash-attn", "off"}).message(), HasSubstr("fused"));
@@ -182,12 +187,39 @@ TEST(CommandsTest, WrongCommandLinesExitWith2) {
   EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf", "q8_0", "--tensor-type", "x"}), 2);
   EXPECT_EQ(exit_code({"nosuch"}), 2);
   EXPECT_EQ(exit_code({"quantize", "none.gguf", "b.gguf", "q8_0"}), 1);
+  EXPECT_EQ(exit_code({"pull"}), 2);
+  EXPECT_EQ(exit_code({"pull", "no-slash"}), 2);
+  EXPECT_EQ(exit_code({"run", "-hf", "org/../x", "-p", "x"}), 2);
+  EXPECT_EQ(exit_code({"imatrix", "-m", "none", "-p", "x"}), 2);
   // The output is the model itself.
   const std::string model = ::testing::TempDir() + "cachalot_cli_model.gguf";
   ASSERT_TRUE(WriteFileAtomically(model, "not really").ok());
   EXPECT_EQ(exit_code({"logits", "-m", model, "--tokens", "1", "--out", model}), 2);
   EXPECT_EQ(ReadTextFile(model, 100).value(), "not really");
   std::remove(model.c_str());
+}
+
+TEST(HubFlagsTest, TheEnvironmentOfHuggingfaceHub) {
+  const std::string home = ::testing::TempDir() + "cachalot_hf_home";
+  std::filesystem::create_directories(home);
+  ASSERT_TRUE(WriteFileAtomically(home + "/token", "hf_of_the_file\n").ok());
+  for (const char* name : {"HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"}) ::unsetenv(name);
+  ::setenv("HF_HOME", home.c_str(), 1);
+  HubOptions options = HubOptionsFromEnvironment();
+  EXPECT_EQ(options.cache, home + "/hub");
+  EXPECT_EQ(options.server.token, "hf_of_the_file");
+  EXPECT_FALSE(options.offline);
+  ::setenv("HF_TOKEN", "hf_given", 1);
+  ::setenv("HF_HUB_CACHE", "/elsewhere", 1);
+  ::setenv("HF_ENDPOINT", "http://mirror", 1);
+  ::setenv("HF_HUB_OFFLINE", "yes", 1);
+  options = HubOptionsFromEnvironment();
+  EXPECT_EQ(options.cache, "/elsewhere");
+  EXPECT_EQ(options.server.token, "hf_given");
+  EXPECT_EQ(options.server.endpoint, "http://mirror");
+  EXPECT_TRUE(options.offline);
+  for (const char* name : {"HF_HOME", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE"}) ::unsetenv(name);
+  std::filesystem::remove_all(home);
 }
 
 TEST(SamplingFlagsTest, ModelDefaultsYieldToFlags) {

@@ -241,6 +241,7 @@ int BenchCommand(Args args) {
   if (all_zero(flags.prompts) && all_zero(flags.generates)) {
     return ExitUsage(InvalidArgument("nothing to measure: -p and -n are all 0"));
   }
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   const Status status = Bench(flags, &output);
   return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted
                                                                      : ExitWith(status, output);

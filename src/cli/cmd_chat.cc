@@ -228,6 +228,7 @@ int ChatCommand(Args args) {
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.sampling.Resolve(); !status.ok()) return ExitUsage(status);
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   const Result<int> code = RunChat(set, &flags, &output);
   return code.ok() ? *code : ExitWith(code.status(), output);
 }

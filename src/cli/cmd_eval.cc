@@ -133,6 +133,7 @@ int PplCommand(Args args) {
   if (flags.tokens.empty()) {
     if (const Status status = flags.text.Resolve(set); !status.ok()) return ExitUsage(status);
   }
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   const Status status = Evaluate(set, &flags, &output);
   return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted
                                                                      : ExitWith(status, output);

@@ -228,6 +228,7 @@ int InspectCommand(Args args) {
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (flags.model.options.path.empty()) flags.model.options.path = positional;
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   return ExitWith(Inspect(flags, &output), output);
 }
 

@@ -168,6 +168,7 @@ int LogitsCommand(Args args) {
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
   if (flags.tokens.empty()) return ExitUsage(InvalidArgument("no tokens given: --tokens 1,2,3 or a file"));
   if (flags.out.empty()) return ExitUsage(InvalidArgument("no output given: --out OUT.safetensors"));
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   if (IsOfModel(flags.out, flags.model.options.path)) {
     return ExitUsage(InvalidArgument("--out {}: is a file of the model that is read", flags.out));
   }

@@ -77,12 +77,12 @@ int QuantizeCommand(Args args) {
   std::string type, output_type, embedding_type;
   std::vector<std::string> rules;
   bool dry_run = false;
-  FlagSet set("quantize IN.gguf OUT.gguf TYPE",
-              "Writes a GGUF file in other types. The names with a letter behind are mixtures: most tensors "
+  FlagSet set("quantize IN OUT.gguf TYPE",
+              "Writes a GGUF file in other types, from one or from a Hugging Face folder. The names with a letter behind are mixtures: most tensors "
               "in the type "
               "named,\nsome in a better one. TYPE and its bits a weight:\n" +
                   TypeList());
-  set.Positional("IN.gguf", &request.in, "the model to read (any file of a split)");
+  set.Positional("IN", &request.in, "the model: a GGUF file (any of a split), or a folder with config.json\nand safetensors files");
   set.Positional("OUT.gguf", &request.out, "the file to write");
   set.Positional("TYPE", &type, "see above");
   set.String("--imatrix", &request.importance, "FILE",
@@ -99,7 +99,7 @@ int QuantizeCommand(Args args) {
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
-  if (type.empty()) return ExitUsage(InvalidArgument("IN.gguf, OUT.gguf and TYPE are needed (see --help)"));
+  if (type.empty()) return ExitUsage(InvalidArgument("IN, OUT.gguf and TYPE are needed (see --help)"));
   const auto recipe = FindQuantizeRecipe(type);
   if (!recipe.ok()) return ExitUsage(recipe.status());
   request.choices.recipe = *recipe;

@@ -132,6 +132,7 @@ int ReplayCommand(Args args) {
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (flags.path.empty()) return ExitUsage(InvalidArgument("no record given: replay DIR"));
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   const Result<bool> same = Replay(flags, &output);
   if (!same.ok()) return ExitWith(same.status(), output);
   return *same ? kExitOk : kExitError;

@@ -119,6 +119,7 @@ int RunCommand(Args args) {
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.sampling.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.prompt.Resolve(set); !status.ok()) return ExitUsage(status);
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   bool interrupted = false;
   const Status status = Run(set, &flags, &output, &interrupted);
   return interrupted ? kExitInterrupted : ExitWith(status, output);

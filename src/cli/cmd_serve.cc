@@ -75,6 +75,7 @@ int ServeCommand(Args args) {
   if (const Status status = set.Parse(*all); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (const Status status = flags.Resolve(); !status.ok()) return ExitUsage(status);
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   return ExitWith(Serve(&flags), output);
 }
 

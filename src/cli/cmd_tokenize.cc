@@ -91,6 +91,7 @@ int TokenizeCommand(Args args) {
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.prompt.Resolve(set); !status.ok()) return ExitUsage(status);
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   return ExitWith(Tokenize(set, flags, &output), output);
 }
 
@@ -113,6 +114,7 @@ int DetokenizeCommand(Args args) {
     if (!ids.ok()) return ExitWith(ids.status(), output);
     flags.ids_given = std::move(*ids);
   }
+  if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   return ExitWith(Detokenize(flags, &output), output);
 }
 

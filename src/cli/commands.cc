@@ -24,6 +24,8 @@ constexpr std::array kCommands = {
     Command{"replay", "run recorded requests again and compare the answers", ReplayCommand},
     Command{"kv", "the KV cache without a model: kv simulate, cache policies on recorded requests", KvCommand},
     Command{"quantize", "write a GGUF file in other types", QuantizeCommand},
+    Command{"imatrix", "measure which weights matter, for quantize --imatrix", ImatrixCommand},
+    Command{"pull", "fetch a model from the hub", PullCommand},
     Command{"dummy", "write a model with generated weights", DummyCommand},
 };
 

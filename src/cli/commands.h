@@ -29,6 +29,8 @@ int ReplayCommand(Args args);
 int BenchServeCommand(Args args);  // bench serve
 int QuantizeCommand(Args args);
 int KvCommand(Args args);
+int PullCommand(Args args);
+int ImatrixCommand(Args args);
 
 // argv without the program's name.
 int Dispatch(Args args);

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/console.h"
 #include "spec/draft_source.h"
 #include "weights/dummy/dummy_source.h"
 
@@ -22,6 +23,7 @@ constexpr int32_t kMaxTokens = 1 << 30;
 void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Section("Model");
   flags->String("-m,--model", &options.path, "FILE|FOLDER", "GGUF file, or Hugging Face folder");
+  hub.Declare(flags, HubFlags::kAll);
   flags->String("--dummy", &options.dummy, "SPEC",
                 "instead of -m: generated weights (see cachalot dummy --help)");
   flags->Int("--dummy-layers", &options.dummy_layers, 0, 1000, "N", "layers of the dummy (0: all)");
@@ -68,11 +70,10 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
 }
 
 Status ModelFlags::Resolve() {
-  if (options.path.empty() && options.dummy.empty()) {
-    return InvalidArgument("no model given: -m FILE|FOLDER, or --dummy SPEC");
-  }
-  if (!options.path.empty() && !options.dummy.empty())
-    return InvalidArgument("-m and --dummy: only one model at a time");
+  const int given = !options.path.empty() + !options.dummy.empty() + !hub.repo.empty();
+  if (given == 0) return InvalidArgument("no model given: -m FILE|FOLDER, -hf ORG/REPO, or --dummy SPEC");
+  if (given > 1) return InvalidArgument("-m, -hf and --dummy: only one model at a time");
+  if (!hub.repo.empty()) RETURN_IF_ERROR(hub.Resolve());
   if (options.dummy.empty() && (options.dummy_layers != 0 || !options.dummy_type.empty())) {
     return InvalidArgument("--dummy-layers and --dummy-type say nothing without --dummy SPEC");
   }
@@ -97,6 +98,15 @@ Status ModelFlags::Resolve() {
   RETURN_IF_ERROR(ResolveGpuLayers());
   RETURN_IF_ERROR(ResolveDrafts());
   return SetLogLevel(log_level);
+}
+
+int ModelFlags::Fetch() {
+  if (hub.repo.empty() || !options.path.empty()) return kExitOk;
+  const auto model = hub.Pull();
+  if (model.status().code() == StatusCode::kCancelled) return kExitInterrupted;
+  if (!model.ok()) return ExitWith(model.status(), Output());
+  options.path = model->path;
+  return kExitOk;
 }
 
 Status ModelFlags::ResolveGpuLayers() {
@@ -130,6 +140,7 @@ Status ModelFlags::ResolveDrafts() {
 }
 
 std::string ModelFlags::Place() const {
+  if (!hub.repo.empty()) return hub.repo;
   return options.dummy.empty() ? options.path : "dummy " + options.dummy;
 }
 

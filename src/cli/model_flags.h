@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/flag_set.h"
+#include "cli/hub_flags.h"
 #include "engine/model_bundle.h"
 
 namespace cachalot {
@@ -12,6 +13,7 @@ struct ModelFlags {
   ModelFlags() { options.device = "auto"; }
 
   ModelOptions options;
+  HubFlags hub;
   std::string log_level = "warn";
   std::string color = "auto";
 
@@ -21,6 +23,9 @@ struct ModelFlags {
   void Declare(FlagSet* flags, Extent extent = kAll);
   // After FlagSet::Parse: sees that a model is named once, that the KV types agree, and sets the log level.
   Status Resolve();
+  // After Resolve: a model of the hub is fetched, and options.path says where it lies. The exit code, after an error was
+  // printed.
+  int Fetch();
   // "model.gguf" or "dummy SPEC", for people.
   std::string Place() const;
 

@@ -105,7 +105,7 @@ Status ServeFlags::Resolve() {
   std::string name = model.options.dummy;
   if (name.empty()) {
     namespace fs = std::filesystem;
-    const fs::path path = fs::path(model.options.path).lexically_normal();
+    const fs::path path = fs::path(model.hub.repo.empty() ? model.options.path : model.hub.repo).lexically_normal();
     name = (path.has_filename() ? path : path.parent_path()).filename().string();
     if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   }

@@ -1,6 +1,9 @@
 #include "model/weight_reader.h"
 
+#include <algorithm>
+
 #include "kernels/matmul/matmul_cuda.h"
+#include "kernels/matmul/matmul_tap.h"
 #include "quant/format.h"
 
 namespace cachalot {
@@ -98,7 +101,16 @@ Result<PackedMatrix> WeightReader::Matrix(std::span<const RowsOf> parts, int64_t
     pieces.push_back(piece);
     n += part.rows;
   }
-  return Place(pieces, k, options_);
+  ASSIGN_OR_RETURN(PackedMatrix matrix, Place(pieces, k, options_));
+  for (const RowsOf& part : parts) Tell(matrix, part.ref);
+  return matrix;
+}
+
+void WeightReader::Tell(const PackedMatrix& matrix, const WeightRef& ref) const {
+  MatmulTap* tap = CurrentMatmulTap();
+  if (tap == nullptr || planning() || home_ == DeviceType::kCuda) return;
+  tap->OnMatrix(matrix, TensorNames(ref.role, SourceNaming::kGguf, ref.layer, 0).front(), ref.expert,
+                std::max(1, ref.num_experts));
 }
 
 Result<PackedMatrix> WeightReader::Place(std::span<const MatrixPart> parts, int64_t k, const PackOptions& options) {

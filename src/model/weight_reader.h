@@ -55,6 +55,8 @@ class WeightReader {
   // kF32 when absent: callers use it to choose a layout, Matrix reports what is missing.
   DType TypeOf(const WeightRef& ref) const;
 
+  // Says to a MatmulTap (if there is one) which tensor a matrix holds; Matrix does it by itself.
+  void Tell(const PackedMatrix& matrix, const WeightRef& ref) const;
   // The parts stacked into one [sum of rows, k] matrix; all must have one type.
   Result<PackedMatrix> Matrix(std::span<const RowsOf> parts, int64_t k);
   // For look-ups only (an untied embedding): row-major, left in the file where that is mapped.

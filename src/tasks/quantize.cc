@@ -7,12 +7,12 @@
 #include <optional>
 
 #include "base/cpu_features.h"
-#include "base/file.h"
 #include "base/thread_pool.h"
 #include "formats/gguf_writer.h"
 #include "formats/text.h"
 #include "quant/format.h"
 #include "tasks/importance.h"
+#include "tasks/quantize_source.h"
 
 namespace cachalot {
 namespace {
@@ -32,7 +32,7 @@ bool Plain(DType type) {
 }
 
 struct Plan {
-  std::shared_ptr<const GgufFile> file;
+  std::unique_ptr<QuantizeSource> source;
   std::vector<DType> types;
   std::optional<ImportanceMatrix> importance;
   QuantizeReport report;
@@ -55,24 +55,24 @@ Result<const std::vector<float>*> ImportanceOf(const Plan& plan, const GgufTenso
 Result<Plan> MakePlan(const QuantizeRequest& request) {
   CHECK(request.choices.recipe != nullptr);
   Plan plan;
-  ASSIGN_OR_RETURN(plan.file, GgufFile::Open(request.in));
-  ASSIGN_OR_RETURN(QuantizeFacts facts, ReadQuantizeFacts(*plan.file));
+  ASSIGN_OR_RETURN(plan.source, OpenQuantizeSource(request.in));
+  QuantizeFacts facts = plan.source->facts();
   if (!request.importance.empty()) {
     ASSIGN_OR_RETURN(plan.importance, ReadImportanceMatrix(request.importance));
     facts.has_importance = true;
   }
-  ASSIGN_OR_RETURN(plan.types, ChooseTypes(*plan.file, facts, request.choices));
+  ASSIGN_OR_RETURN(plan.types, ChooseTypes(request.in, plan.source->tensors(), facts, request.choices));
   for (size_t i = 0; i < plan.types.size(); ++i) {
-    const GgufTensor& tensor = plan.file->tensors()[i];
-    QuantizedTensor row{
-        .name = tensor.name, .from = tensor.dtype, .to = plan.types[i], .from_bytes = tensor.bytes};
+    const GgufTensor& tensor = plan.source->tensors()[i];
+    QuantizedTensor row{.name = tensor.name, .from = plan.source->StoredType(i), .to = plan.types[i]};
+    row.from_bytes = RowsOf(tensor) * DTypeBytes(row.from, ColsOf(tensor));
     row.to_bytes = RowsOf(tensor) * DTypeBytes(row.to, ColsOf(tensor));
-    if (row.from != row.to) {
+    if (tensor.dtype != row.to) {
       if (FindQuantFormat(row.from) == nullptr) {
         return Unsupported("{}: tensor '{}' has type {}, which this version cannot read", request.in,
                            Printable(tensor.name), DTypeName(row.from));
       }
-      if (!Plain(row.from) && !request.allow_requantize) {
+      if (!Plain(tensor.dtype) && !request.allow_requantize) {
         return InvalidArgument(
             "{}: tensor '{}' is {} already: what that lost stays lost, and more goes; "
             "--allow-requantize does it all the same",
@@ -94,68 +94,53 @@ class Writer {
   Writer(const Plan& plan, int num_threads, const QuantizeProgress& progress)
       : plan_(plan), progress_(progress), pool_(num_threads) {}
 
-  Status Map() {
-    for (const auto& file : plan_.file->files()) {
-      ASSIGN_OR_RETURN(auto mapping, Mapping::Map(*file));
-      mappings_.push_back(std::move(mapping));
-    }
-    return Status::Ok();
-  }
-
   Status Fill(size_t index, ByteSink& sink) {
-    const GgufTensor& tensor = plan_.file->tensors()[index];
-    const Mapping& mapping = *mappings_[static_cast<size_t>(tensor.file_idx)];
-    const std::byte* data = mapping.bytes().data() + tensor.offset;
+    const GgufTensor& tensor = plan_.source->tensors()[index];
     const DType to = plan_.types[index];
-    if (to == tensor.dtype) {
-      for (int64_t at = 0; at < tensor.bytes; at += kChunkBytes) {
-        const int64_t bytes = std::min(kChunkBytes, tensor.bytes - at);
-        RETURN_IF_ERROR(Put(sink, {data + at, static_cast<size_t>(bytes)}));
-        mapping.Release(tensor.offset + at, bytes);
-      }
-      return Status::Ok();
-    }
-    ASSIGN_OR_RETURN(const std::vector<float>* importance, ImportanceOf(plan_, tensor));
     const int64_t cols = ColsOf(tensor), rows = RowsOf(tensor);
     const int64_t in_row = DTypeBytes(tensor.dtype, cols), out_row = DTypeBytes(to, cols);
     const int64_t rows_a_chunk = std::max<int64_t>(1, kChunkBytes / std::max(in_row, out_row));
-    const int64_t rows_a_matrix = tensor.num_dims == 3 ? rows / tensor.dims[0] : rows;
+    const std::span<const std::byte> raw = plan_.source->Raw(index);
+    const bool copied = to == tensor.dtype && !raw.empty();
+    ASSIGN_OR_RETURN(const std::vector<float>* importance, ImportanceOf(plan_, tensor));
     for (int64_t begin = 0; begin < rows; begin += rows_a_chunk) {
       const int64_t count = std::min(rows_a_chunk, rows - begin);
-      chunk_.resize(static_cast<size_t>(count * out_row));
-      RETURN_IF_ERROR(Rows({.data = data,
-                            .from = tensor.dtype,
-                            .to = to,
-                            .cols = cols,
-                            .begin = begin,
-                            .count = count,
-                            .rows_a_matrix = rows_a_matrix,
-                            .importance = importance}));
-      RETURN_IF_ERROR(Put(sink, chunk_));
-      mapping.Release(tensor.offset + begin * in_row, count * in_row);
+      if (copied) {
+        RETURN_IF_ERROR(Put(sink, raw.subspan(static_cast<size_t>(begin * in_row), static_cast<size_t>(count * in_row))));
+      } else {
+        chunk_.resize(static_cast<size_t>(count * out_row));
+        RETURN_IF_ERROR(Rows({.tensor = index,
+                              .to = to,
+                              .cols = cols,
+                              .begin = begin,
+                              .count = count,
+                              .rows_a_matrix = tensor.num_dims == 3 ? rows / tensor.dims[0] : rows,
+                              .importance = importance}));
+        RETURN_IF_ERROR(Put(sink, chunk_));
+      }
+      plan_.source->ReleaseRows(index, begin, count);
     }
     return Status::Ok();
   }
 
  private:
   struct Piece {
-    const std::byte* data;
-    DType from, to;
+    size_t tensor;
+    DType to;
     int64_t cols, begin, count, rows_a_matrix;
     const std::vector<float>* importance;
   };
 
   Status Rows(const Piece& piece) {
-    const QuantFormat& from = *FindQuantFormat(piece.from);
     const QuantFormat& to = *FindQuantFormat(piece.to);
-    const int64_t in_row = DTypeBytes(piece.from, piece.cols), out_row = DTypeBytes(piece.to, piece.cols);
+    const int64_t out_row = DTypeBytes(piece.to, piece.cols);
     std::vector<std::vector<float>> scratch(static_cast<size_t>(pool_.num_threads()));
     std::atomic<int64_t> bad_row{-1};
     pool_.ParallelFor(piece.count, [&](int64_t i, int thread_idx) {
       std::vector<float>& values = scratch[static_cast<size_t>(thread_idx)];
       values.resize(static_cast<size_t>(piece.cols));
       const int64_t row = piece.begin + i;
-      from.decode(piece.data + row * in_row, values.data(), piece.cols);
+      plan_.source->DecodeRow(piece.tensor, row, values.data());
       const bool finite = std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
       if (!finite) bad_row = row;
       const float* weights = nullptr;
@@ -185,15 +170,12 @@ class Writer {
   const Plan& plan_;
   const QuantizeProgress& progress_;
   ThreadPool pool_;
-  std::vector<std::shared_ptr<const Mapping>> mappings_;
   int64_t done_bytes_ = 0;
   std::vector<std::byte> chunk_;
 };
 
 void SetMetadata(const Plan& plan, const QuantizeRequest& request, GgufWriter* writer) {
-  for (const GgufEntry& entry : plan.file->entries()) {
-    if (!entry.key.starts_with("split.")) writer->Set(entry.key, entry.value);  // the output is one file
-  }
+  for (const GgufEntry& entry : plan.source->entries()) writer->Set(entry.key, entry.value);
   writer->SetU32("general.file_type", request.choices.recipe->file_type);
   writer->SetU32("general.quantization_version", 2);
   if (!plan.importance.has_value()) return;
@@ -217,21 +199,15 @@ Result<QuantizeReport> PlanQuantize(const QuantizeRequest& request) {
 
 Result<QuantizeReport> Quantize(const QuantizeRequest& request, const QuantizeProgress& progress) {
   ASSIGN_OR_RETURN(Plan plan, MakePlan(request));
-  for (const auto& file : plan.file->files()) {
-    std::error_code ignored;
-    if (std::filesystem::equivalent(file->path(), request.out, ignored)) {
-      return InvalidArgument("{}: is the file that is read", request.out);
-    }
-  }
+  if (plan.source->ReadsFile(request.out)) return InvalidArgument("{}: is the file that is read", request.out);
   GgufWriter gguf;
   SetMetadata(plan, request, &gguf);
   for (size_t i = 0; i < plan.types.size(); ++i) {
-    const GgufTensor& tensor = plan.file->tensors()[i];
+    const GgufTensor& tensor = plan.source->tensors()[i];
     RETURN_IF_ERROR(gguf.AddTensor(tensor.name, plan.types[i],
                                    {tensor.dims.data(), static_cast<size_t>(tensor.num_dims)}));
   }
   Writer writer(plan, request.num_threads > 0 ? request.num_threads : NumPhysicalCores(), progress);
-  RETURN_IF_ERROR(writer.Map());
   size_t next = 0;
   RETURN_IF_ERROR(
       gguf.Write(request.out, [&](const GgufTensor&, ByteSink& sink) { return writer.Fill(next++, sink); }));

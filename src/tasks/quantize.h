@@ -1,4 +1,4 @@
-// GGUF to GGUF in other types. Memory: the chunk being written (8 MiB, or one row if that is larger), a row
+// A GGUF file or a Hugging Face folder to a GGUF file in other types. Memory: the chunk being written (8 MiB, or one row if that is larger), a row
 // of F32 a thread, and the importance matrix; it does not grow with the model. The output appears whole or
 // not at all.
 #pragma once
@@ -14,7 +14,7 @@
 namespace cachalot {
 
 struct QuantizeRequest {
-  std::string in;
+  std::string in;                 // a GGUF file, or a folder with config.json and safetensors files
   std::string out;
   QuantizeChoices choices;
   std::string importance;         // a file, or ""

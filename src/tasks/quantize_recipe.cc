@@ -252,21 +252,21 @@ Result<TensorTypeRule> ParseTensorTypeRule(std::string_view text) {
   return rule;
 }
 
-Result<std::vector<DType>> ChooseTypes(const GgufFile& file, const QuantizeFacts& facts,
-                                       const QuantizeChoices& choices) {
+Result<std::vector<DType>> ChooseTypes(const std::string& place, std::span<const GgufTensor> tensors,
+                                       const QuantizeFacts& facts, const QuantizeChoices& choices) {
   const QuantizeRecipe& recipe = *choices.recipe;
   std::vector<std::regex> patterns;
   for (const TensorTypeRule& rule : choices.rules) patterns.emplace_back(rule.pattern);
   // Tensors of a kind are counted by layer, whatever their order in the file. Stacked or not, experts share a
   // layer.
   std::vector<int64_t> v_layers;
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const GgufTensor& tensor : tensors) {
     if (KindOf(tensor.name) == Kind::kV) v_layers.push_back(LayerOf(tensor.name));
   }
   std::sort(v_layers.begin(), v_layers.end());
 
   std::vector<DType> types;
-  for (const GgufTensor& tensor : file.tensors()) {
+  for (const GgufTensor& tensor : tensors) {
     types.push_back(tensor.dtype);
     const Kind kind = KindOf(tensor.name);
     if (!MayQuantize(tensor) || (choices.leave_output && kind == Kind::kOutput)) continue;
@@ -286,7 +286,7 @@ Result<std::vector<DType>> ChooseTypes(const GgufFile& file, const QuantizeFacts
       asked = true;
     }
     if (asked && cols % GetDTypeInfo(type).block_size != 0) {
-      return Unsupported("{}: tensor '{}': {} columns are no multiple of {}'s block of {}", file.path(),
+      return Unsupported("{}: tensor '{}': {} columns are no multiple of {}'s block of {}", place,
                          Printable(tensor.name), cols, DTypeName(type), GetDTypeInfo(type).block_size);
     }
     if (!asked && !choices.pure && IsQuantized(recipe.base)) {

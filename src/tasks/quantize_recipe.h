@@ -52,9 +52,9 @@ struct QuantizeChoices {
   int32_t embedding_type = -1;
 };
 
-// One type for each tensor of the file, in its order; tensors that stay (vectors, routers) keep theirs.
+// One type for each tensor of the model at `place`, in their order; tensors that stay (vectors, routers) keep theirs.
 // kUnsupported when a rule asks for a type whose blocks do not fit the rows.
-Result<std::vector<DType>> ChooseTypes(const GgufFile& file, const QuantizeFacts& facts,
-                                       const QuantizeChoices& choices);
+Result<std::vector<DType>> ChooseTypes(const std::string& place, std::span<const GgufTensor> tensors,
+                                       const QuantizeFacts& facts, const QuantizeChoices& choices);
 
 }  // namespace cachalot

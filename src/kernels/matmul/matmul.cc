@@ -6,10 +6,14 @@
 #include "kernels/common/parallel.h"
 #include "kernels/matmul/cuda_view.h"
 #include "kernels/matmul/matmul_impl.h"
+#include "kernels/matmul/matmul_tap.h"
 #include "kernels/matmul/panel.h"
 #include "kernels/matmul/panel_kernels.h"
 
 namespace cachalot {
+namespace internal {
+std::atomic<MatmulTap*> g_matmul_tap{nullptr};
+}  // namespace internal
 namespace {
 
 // The best panel kernels that `isa` allows for this matrix; null: only the reference covers it.
@@ -200,6 +204,7 @@ void Matmul(const ExecContext& ctx, const MatmulParams& params) {
   group.y_stride = params.y_stride;
   CheckGroup(group, group);
   if (params.m == 0 || params.weight->n == 0) return;
+  if (MatmulTap* tap = CurrentMatmulTap()) tap->OnRows(group);
   Run(ctx, {.groups = {&group, 1}, .bias = params.bias, .accumulate = params.accumulate});
 }
 
@@ -208,6 +213,9 @@ void GroupedMatmul(const ExecContext& ctx, const GroupedMatmulParams& params) {
   for (const MatmulGroup& group : params.groups) {
     CheckGroup(group, params.groups[0]);
     any |= group.m > 0 && group.weight->n > 0;
+  }
+  if (MatmulTap* tap = CurrentMatmulTap()) {
+    for (const MatmulGroup& group : params.groups) tap->OnRows(group);
   }
   if (any) Run(ctx, {.groups = params.groups, .bias = nullptr, .accumulate = params.accumulate});
 }

@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "formats/text.h"
 #include "model/arch/architecture.h"
 
@@ -20,6 +21,14 @@ std::string KnownNames(Names names_of) {
 }
 
 }  // namespace
+
+const Architecture& ArchitectureOf(const ModelSpec& spec) {
+  for (const auto* architecture : kArchitectures) {
+    if (spec.architecture == architecture->name) return *architecture;
+  }
+  CHECK(false) << "no architecture is called '" << spec.architecture << "'";
+  return kLlamaArchitecture;
+}
 
 std::span<const Architecture* const> AllArchitectures() { return kArchitectures; }
 

@@ -26,6 +26,6 @@ constexpr const char* kGgufNames[] = {"deepseek"};
 
 }  // namespace
 
-const Architecture kDeepseekV1Architecture = {"deepseek-moe", kHfClasses, kGgufNames, FromHf, FromGguf};
+const Architecture kDeepseekV1Architecture = {"deepseek-moe", kHfClasses, kGgufNames, FromHf, FromGguf, "deepseek", true};
 
 }  // namespace cachalot

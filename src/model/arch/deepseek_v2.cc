@@ -59,6 +59,6 @@ constexpr const char* kGgufNames[] = {"deepseek2"};
 
 }  // namespace
 
-const Architecture kDeepseekV2Architecture = {"deepseek-v2", kHfClasses, kGgufNames, FromHf, FromGguf};
+const Architecture kDeepseekV2Architecture = {"deepseek-v2", kHfClasses, kGgufNames, FromHf, FromGguf, "deepseek2", false};
 
 }  // namespace cachalot

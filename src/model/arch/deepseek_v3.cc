@@ -33,6 +33,6 @@ constexpr const char* kHfClasses[] = {"DeepseekV3ForCausalLM"};
 
 }  // namespace
 
-const Architecture kDeepseekV3Architecture = {"deepseek-v3", kHfClasses, {}, FromHf, nullptr};
+const Architecture kDeepseekV3Architecture = {"deepseek-v3", kHfClasses, {}, FromHf, nullptr, "deepseek2", false};
 
 }  // namespace cachalot

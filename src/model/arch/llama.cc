@@ -32,6 +32,6 @@ constexpr const char* kGgufNames[] = {"llama"};
 
 }  // namespace
 
-const Architecture kLlamaArchitecture = {"llama", kHfClasses, kGgufNames, FromHf, FromGguf};
+const Architecture kLlamaArchitecture = {"llama", kHfClasses, kGgufNames, FromHf, FromGguf, "llama", true};
 
 }  // namespace cachalot

@@ -17,6 +17,6 @@ constexpr const char* kHfClasses[] = {"MistralForCausalLM"};
 
 }  // namespace
 
-const Architecture kMistralArchitecture = {"mistral", kHfClasses, {}, FromHf, nullptr};
+const Architecture kMistralArchitecture = {"mistral", kHfClasses, {}, FromHf, nullptr, "llama", true};
 
 }  // namespace cachalot

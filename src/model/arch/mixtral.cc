@@ -37,6 +37,6 @@ constexpr const char* kHfClasses[] = {"MixtralForCausalLM"};
 
 }  // namespace
 
-const Architecture kMixtralArchitecture = {"mixtral", kHfClasses, {}, FromHf, FromGguf};
+const Architecture kMixtralArchitecture = {"mixtral", kHfClasses, {}, FromHf, FromGguf, "llama", true};
 
 }  // namespace cachalot

@@ -27,6 +27,6 @@ constexpr const char* kGgufNames[] = {"qwen2"};
 
 }  // namespace
 
-const Architecture kQwen2Architecture = {"qwen2", kHfClasses, kGgufNames, FromHf, FromGguf};
+const Architecture kQwen2Architecture = {"qwen2", kHfClasses, kGgufNames, FromHf, FromGguf, "qwen2", false};
 
 }  // namespace cachalot

@@ -28,6 +28,6 @@ constexpr const char* kGgufNames[] = {"qwen3"};
 
 }  // namespace
 
-const Architecture kQwen3Architecture = {"qwen3", kHfClasses, kGgufNames, FromHf, FromGguf};
+const Architecture kQwen3Architecture = {"qwen3", kHfClasses, kGgufNames, FromHf, FromGguf, "qwen3", false};
 
 }  // namespace cachalot

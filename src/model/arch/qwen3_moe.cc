@@ -51,6 +51,6 @@ constexpr const char* kGgufNames[] = {"qwen3moe"};
 
 }  // namespace
 
-const Architecture kQwen3MoeArchitecture = {"qwen3-moe", kHfClasses, kGgufNames, FromHf, FromGguf};
+const Architecture kQwen3MoeArchitecture = {"qwen3-moe", kHfClasses, kGgufNames, FromHf, FromGguf, "qwen3moe", false};
 
 }  // namespace cachalot

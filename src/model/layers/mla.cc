@@ -111,6 +111,10 @@ Status MlaLayer::BuildKvB(WeightReader* reader, const ModelSpec& spec, int32_t l
   }
   ASSIGN_OR_RETURN(k_b_, reader->DerivedHeads(k_b, a.num_q_heads, lora, nope, type));
   ASSIGN_OR_RETURN(v_b_, reader->DerivedHeads(v_b, a.num_q_heads, v, lora, type));
+  for (int32_t h = 0; h < static_cast<int32_t>(k_b_.matrices.size()); ++h) {
+    reader->Tell(k_b_.matrices[static_cast<size_t>(h)], {TensorRole::kKB, layer, h, a.num_q_heads});
+    reader->Tell(v_b_.matrices[static_cast<size_t>(h)], {TensorRole::kVB, layer, h, a.num_q_heads});
+  }
   ASSIGN_OR_RETURN(kv_b_, reader->Derived(kv_b, heads * (nope + v), lora, type));
   return Status::Ok();
 }
