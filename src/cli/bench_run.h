@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "cli/session.h"
 
@@ -33,6 +36,14 @@ struct BenchSample {
 
 // Steps that `depth` and the prompts of a batch take before all of it generates, at most.
 int32_t WarmUpSteps(const BenchCase& bench, int32_t step_tokens);
+
+// Generation under one setting of the GPU's kernels after the other, within one batch of sequences, `rounds` times over:
+// samples of each setting (device/cuda/cuda_tune.h). The cache grows meanwhile, for all alike. kUnsupported without a GPU.
+Result<std::vector<std::vector<BenchSample>>> MeasureTunes(Session& session, const BenchCase& bench,
+                                                           std::span<const std::string> settings, int32_t rounds,
+                                                           const StopOnInterrupt& stop);
+// Tokens that a sequence generates before a setting is measured: a graph is captured in them.
+inline constexpr int32_t kTuneWarmUp = 4;
 
 // A prompt is timed until its first token is there; generation while all sequences generate. kCancelled on Ctrl-C.
 Result<BenchSample> Measure(Session& session, const BenchCase& bench, const StopOnInterrupt& stop);

@@ -35,6 +35,7 @@ struct BenchFlags {
   int32_t depth = 0;
   int32_t step_tokens = 0;  // 0: 512, and 8192 on a GPU
   int32_t repeats = 5;
+  std::vector<std::string> tunes;  // settings of the GPU's kernels to compare
   bool json = false;
 };
 
@@ -91,7 +92,9 @@ Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {
     const BenchCase longest = {.batch = options.max_seqs, .depth = flags.depth};
     // With drafts some sequences run ahead of the others.
     const int32_t ahead = options.drafts == DraftKind::kNone ? 0 : largest(flags.generates) + options.max_drafts * 8;
-    const int32_t generation = flags.depth + largest(flags.generates) + ahead + WarmUpSteps(longest, options.max_step_tokens) + 8;
+    const int32_t tuned = static_cast<int32_t>(flags.tunes.size()) * flags.repeats * (largest(flags.generates) + kTuneWarmUp);
+    const int32_t generation =
+        flags.depth + std::max(largest(flags.generates), tuned) + ahead + WarmUpSteps(longest, options.max_step_tokens) + 8;
     options.context = std::max(largest(flags.prompts) + 1, largest(flags.generates) > 0 ? generation : 1);
   }
   std::vector<ThreadSetup> setups;
@@ -193,9 +196,29 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
   return json.dump(2) + "\n";
 }
 
+// Generation under each of the settings, as a table of batches.
+Status CompareTunes(const BenchFlags& flags, const std::vector<Row>& rows, Output* output) {
+  const StopOnInterrupt stop;
+  std::string text = fmt::format("{}\n{:>6} {:>10} {:>23} {:>8}  {}\n", flags.model.Place(), "batch", "tokens/s", "min .. max", "ratio", "settings");
+  for (const Row& row : rows) {
+    if (row.bench.prompt > 0) continue;
+    ASSIGN_OR_RETURN(const auto samples, MeasureTunes(*row.setup->session, row.bench, flags.tunes, flags.repeats, stop));
+    double first = 0;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const Row of_setting = {row.bench, row.setup, samples[i]};
+      const Spread speed = of_setting.Speed();
+      if (i == 0) first = speed.median;
+      text += fmt::format("{:>6} {:>10.1f} {:>23} {:>8.3f}  {}\n", row.bench.batch, speed.median, fmt::format("{:.1f} .. {:.1f}", speed.min, speed.max),
+                          speed.median / first, flags.tunes[i]);
+    }
+  }
+  return output->Write(text);
+}
+
 Status Bench(const BenchFlags& flags, Output* output) {
   ASSIGN_OR_RETURN(auto setups, OpenAll(flags));
   std::vector<Row> rows = MakeRows(flags, &setups);
+  if (!flags.tunes.empty()) return CompareTunes(flags, rows, output);
   const StopOnInterrupt stop;
   const bool show = ::isatty(STDERR_FILENO) != 0;
   // Interleaved: what the machine does meanwhile meets every row alike. Round 0 only warms up.
@@ -229,6 +252,8 @@ int BenchCommand(Args args) {
   set.Int("-ub,--step-tokens", &flags.step_tokens, 1, 1 << 20, "N",
           "tokens in one step at most (default 512, on a GPU 8192)");
   set.Int("-r,--repeats", &flags.repeats, 1, 10000, "N", "repeats, interleaved (default 5)");
+  set.Strings("--gpu-tune", &flags.tunes, "KEY=VALUE,…",
+              "settings of the GPU's kernels to compare with each other, once for each\n('-': the usual ones; keys: docs/gpu-tuning.md)");
   set.Switch("--json", &flags.json, "as JSON");
   flags.model.Declare(&set, ModelFlags::kWithoutBatch);
   Output output;

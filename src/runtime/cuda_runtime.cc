@@ -35,13 +35,18 @@ bool HasCpuLayers(const Model& model) { return model.num_cuda_layers() < model.s
 
 // --- What dies with the device ---
 
-CudaRuntime::Device::~Device() {
-  if (stream != nullptr) (void)backend->stream_synchronize(stream);
+void CudaRuntime::Device::ForgetGraphs() {
   for (auto& [bucket, graph] : graphs) {
     for (void* launchable : graph.launchable) {
       if (launchable != nullptr) (void)backend->step_graph_destroy(launchable);
     }
   }
+  graphs.clear();
+}
+
+CudaRuntime::Device::~Device() {
+  if (stream != nullptr) (void)backend->stream_synchronize(stream);
+  ForgetGraphs();
   for (InFlight& step_in_flight : in_flight) {
     if (step_in_flight.done != nullptr) (void)backend->event_destroy(step_in_flight.done);
   }
@@ -109,6 +114,12 @@ Result<double> CudaRuntime::ReadBandwidth() const {
   double bytes_per_second = 0;
   RETURN_IF_ERROR(FromCuda(backend_->read_bandwidth(int64_t{1} << 30, 5, &bytes_per_second)));
   return bytes_per_second;
+}
+
+Status CudaRuntime::SetTune(const std::string& settings) {
+  RETURN_IF_ERROR(FromCuda(backend_->stream_synchronize(device_->stream)));
+  device_->ForgetGraphs();
+  return FromCuda(backend_->set_tune(settings.c_str()));
 }
 
 int32_t CudaRuntime::num_graphs() const { return static_cast<int32_t>(device_->graphs.size()); }

@@ -53,6 +53,9 @@ class CudaRuntime final : public StepExecutor {
   // What a step must read at least: every dense weight once, the experts that got a token, the cached tokens.
   int64_t moved_bytes() const override { return moved_bytes_; }
 
+  // How kernels are launched and chosen from the next step on, for measuring (device/cuda/cuda_tune.h). Graphs are captured anew.
+  Status SetTune(const std::string& settings);
+
   // Bytes a second at which the device can read its memory, measured now; takes 1 GiB beside the plan for a moment.
   Result<double> ReadBandwidth() const;
 

@@ -57,6 +57,7 @@ struct CudaRuntime::Device {
     std::array<void*, 2> launchable = {};  // one for each in-flight buffer
   };
   std::map<int32_t, Graph> graphs;
+  void ForgetGraphs();  // none of them is running
 
   Workspace workspace;
   CudaStep step;

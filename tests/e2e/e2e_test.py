@@ -274,6 +274,9 @@ class Models(unittest.TestCase):
         moved = {(r["test"], r["batch"]): r["moved_bytes"] for r in results if r["threads"] == 1}
         self.assertLess(moved["tg4", 4], 2 * moved["tg4", 1])
         self.assertIn(b"roof", cachalot("bench", "-m", model("tiny-llama"), "-p", "8", "-n", "2", "-r", "1").stdout)
+        tuned = cachalot("bench", "-m", model("tiny-llama"), "--device", "cpu", "-p", "0", "-n", "2", "--gpu-tune", "-")
+        self.assertEqual(tuned.returncode, 1)
+        self.assertIn(b"runs on the CPU", tuned.stderr)
 
     def test_dummies(self):
         done = cachalot("dummy", "--list")

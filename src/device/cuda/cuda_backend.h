@@ -40,7 +40,7 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 1;
+inline constexpr int kCudaBackendVersion = 2;
 
 struct CudaBackend {
   int32_t version = 0;
@@ -75,6 +75,8 @@ struct CudaBackend {
   CudaStatus (*step_graph_destroy)(void* step_graph);
   // Bytes a second at which the device reads `bytes` of its memory: the roof that speeds are compared with. Allocates, waits.
   CudaStatus (*read_bandwidth)(int64_t bytes, int repeats, double* bytes_per_second);
+  // How kernels are launched and chosen from now on, for measuring: cuda_tune.h. Not while another thread launches.
+  CudaStatus (*set_tune)(const char* settings);
   CudaStatus (*reset_device)();  // after a fault: everything of this process on the device is gone
 
   // --- ops: src/kernels/<op>/*_sm80.cu ---

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_tune.h"
 
 namespace cachalot {
 namespace {
@@ -216,6 +217,14 @@ CudaStatus StepGraphDestroy(void* step_graph) {
   return CudaChecked(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(step_graph)), "cudaGraphExecDestroy");
 }
 
+CudaTune current_tune;
+
+CudaStatus SetTune(const char* settings) {
+  if (ParseCudaTune(settings, &current_tune)) return nullptr;
+  return CudaFail(CudaFault::kInvalid, "GPU settings '%.100s': known are %.*s", settings, static_cast<int>(kCudaTuneKeys.size()),
+                  kCudaTuneKeys.data());
+}
+
 CudaStatus ResetDevice() {
   cudaGetLastError();
   return CudaChecked(cudaDeviceReset(), "cudaDeviceReset");
@@ -223,7 +232,10 @@ CudaStatus ResetDevice() {
 
 }  // namespace
 
+const CudaTune& CurrentTune() { return current_tune; }
+
 void FillContextRows(CudaBackend* backend) {
+  backend->set_tune = &SetTune;
   backend->device_count = &DeviceCount;
   backend->device_info = &DeviceInfo;
   backend->set_device = &SetDevice;

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "device/cuda/cuda_tune.h"
+
 namespace cachalot {
 
 // Until all kernels before this one have ended and their writes are to be seen.
@@ -26,20 +28,49 @@ __device__ __forceinline__ void LetNextKernelStart() {
 #endif
 }
 
-// A failure is found by CudaLaunched.
+enum class LaunchRole { kSmall, kMatmul, kDecodeMatmul };
+
+// The settings in force (cuda_context.cc).
+const CudaTune& CurrentTune();
+
+// All kernels of a step want the same split of L1, so that an SM need not be empty between two of them.
+template <LaunchRole kRole, typename... Params>
+void ChooseCarveout(void (*kernel)(Params...)) {
+  const bool largest = CurrentTune().uniform_carveout || kRole == LaunchRole::kDecodeMatmul;
+  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             largest ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault);
+}
+
 template <typename... Params, typename... Args>
-void LaunchOverlapped(void (*kernel)(Params...), int64_t grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
+void LaunchConfigured(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, bool overlaps,
+                      Args&&... args) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(grid));
+  config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = overlaps ? 1 : 0;
   (void)cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...);
+}
+
+// A failure is found by CudaLaunched.
+template <LaunchRole kRole = LaunchRole::kSmall, typename... Params, typename... Args>
+void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
+  ChooseCarveout<kRole>(kernel);
+  const CudaTune::Overlap overlap = CurrentTune().overlap;
+  const bool overlaps = overlap == CudaTune::Overlap::kAll || (overlap == CudaTune::Overlap::kMatmuls && kRole != LaunchRole::kSmall);
+  LaunchConfigured(kernel, grid, threads, shared_bytes, stream, overlaps, std::forward<Args>(args)...);
+}
+
+// For kernels that know nothing of the above: after all before them.
+template <typename... Params, typename... Args>
+void LaunchInOrder(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
+  ChooseCarveout<LaunchRole::kSmall>(kernel);
+  LaunchConfigured(kernel, grid, threads, shared_bytes, stream, false, std::forward<Args>(args)...);
 }
 
 }  // namespace cachalot

@@ -7,6 +7,7 @@
 // Bound: 1152 bytes a token and sequence up to about 64 heads, tensor cores above.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
@@ -376,7 +377,7 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
     return failure;
   }
   const auto grid = static_cast<unsigned>(schedule.max_items < exec.num_sms ? schedule.max_items : exec.num_sms);
-  kernel<<<grid, kThreads, sizeof(Shared), static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
+  LaunchInOrder(kernel, grid, kThreads, int64_t{sizeof(Shared)}, exec.stream, params, batch.spans, schedule);
   return CudaLaunched("attention MLA of %d spans, %d heads", batch.num_spans, params.num_q_heads);
 }
 

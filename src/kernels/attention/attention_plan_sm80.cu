@@ -1,6 +1,7 @@
 // The schedule of a step's attention, made on the device by one block from the spans; and the choice of kernels.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/matmul/matmul_launch.h"
@@ -151,6 +152,8 @@ template <int kWays>
 __global__ void CombineKernel(AttentionParams p, const SeqSpan* spans, const int32_t* row_spans, AttentionSchedule s) {
   __shared__ float4 sums[kWays][32];
   __shared__ float2 stats[kWays];
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int i = row_spans[row];
   if (i < 0) return;
@@ -229,12 +232,8 @@ CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const Attent
                       const AttentionParams& params) {
   const dim3 grid(static_cast<unsigned>(batch.num_rows), static_cast<unsigned>(params.num_q_heads),
                   static_cast<unsigned>(params.kv.v_dim / kCombineColumns));
-  const auto stream = static_cast<cudaStream_t>(exec.stream);
-  if (exec.deterministic) {
-    CombineKernel<1><<<grid, 32, 0, stream>>>(params, batch.spans, batch.row_spans, schedule);
-  } else {
-    CombineKernel<8><<<grid, 256, 0, stream>>>(params, batch.spans, batch.row_spans, schedule);
-  }
+  LaunchOverlapped(exec.deterministic ? &CombineKernel<1> : &CombineKernel<8>, grid, exec.deterministic ? 32 : 256, 0, exec.stream,
+                   params, batch.spans, batch.row_spans, schedule);
   return CudaLaunched("attention combine of %d rows, %d heads of %d", batch.num_rows, params.num_q_heads,
                       params.kv.v_dim);
 }

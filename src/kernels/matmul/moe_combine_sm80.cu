@@ -2,6 +2,7 @@
 // bytes of y.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "kernels/matmul/matmul_cuda.h"
 
 namespace cachalot {
@@ -11,6 +12,8 @@ constexpr int kThreads = 256;
 
 template <int kValues>
 __global__ void CombineKernel(CudaMoeCombineParams p, int64_t runs_per_token, int64_t runs) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at >= runs) return;
   const int64_t token = at / runs_per_token, i = at % runs_per_token * kValues;
@@ -47,13 +50,8 @@ CudaStatus CudaMoeCombine(const CudaExec& exec, const CudaMoeCombineParams& para
   const bool aligned = params.dim % 4 == 0 && params.y_stride % 4 == 0 && params.residual_stride % 4 == 0 &&
                        whole(params.y) && whole(params.residual);
   const int64_t runs_per_token = aligned ? params.dim / 4 : params.dim, runs = params.num_tokens * runs_per_token;
-  const auto grid = static_cast<unsigned>((runs + kThreads - 1) / kThreads);
-  const auto stream = static_cast<cudaStream_t>(exec.stream);
-  if (aligned) {
-    CombineKernel<4><<<grid, kThreads, 0, stream>>>(params, runs_per_token, runs);
-  } else {
-    CombineKernel<1><<<grid, kThreads, 0, stream>>>(params, runs_per_token, runs);
-  }
+  LaunchOverlapped(aligned ? &CombineKernel<4> : &CombineKernel<1>, (runs + kThreads - 1) / kThreads, kThreads, 0, exec.stream,
+                   params, runs_per_token, runs);
   return CudaLaunched("moe_combine of %lld tokens, top %d, dim %lld", static_cast<long long>(params.num_tokens),
                       params.top_k, static_cast<long long>(params.dim));
 }

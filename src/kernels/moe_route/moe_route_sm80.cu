@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/moe_route/moe_route.h"
 
@@ -79,6 +80,8 @@ __device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* gr
 
 __global__ void MoeRouteKernel(MoeRouteParams p, int floats_per_warp) {
   extern __shared__ float shared[];
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t token = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (token >= p.num_tokens) return;  // whole warps; nothing below waits for the block
   const int lane = threadIdx.x % 32;
@@ -133,9 +136,8 @@ CudaStatus CudaMoeRoute(const CudaExec& exec, const MoeRouteParams& params) {
     return CudaFail(CudaFault::kUnsupported, "moe_route: %d experts need %lld bytes of shared memory, more than %d",
                     params.num_experts, static_cast<long long>(shared_bytes), kMaxShared);
   }
-  const auto grid = static_cast<unsigned>((params.num_tokens + kWarps - 1) / kWarps);
-  MoeRouteKernel<<<grid, kWarps * 32, static_cast<size_t>(shared_bytes), static_cast<cudaStream_t>(exec.stream)>>>(
-      params, floats_per_warp);
+  LaunchOverlapped(&MoeRouteKernel, (params.num_tokens + kWarps - 1) / kWarps, kWarps * 32, shared_bytes, exec.stream, params,
+                   floats_per_warp);
   return CudaLaunched("moe_route of %lld tokens, top %d of %d experts", static_cast<long long>(params.num_tokens),
                       params.top_k, params.num_experts);
 }

@@ -2,6 +2,7 @@
 // same on every run. Few pairs: the block also counts where its expert begins; many: one block counts for all first.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/moe_route/moe_route.h"
 
@@ -24,6 +25,8 @@ __device__ __forceinline__ int ExpertOf(const MoeSortParams& p, const int32_t* r
 __global__ void CountKernel(MoeSortParams p, const int32_t* row_slots) {
   extern __shared__ int counts[];
   __shared__ int warp_sums[32];
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t num_pairs = p.num_tokens * p.top_k;
   for (int e = threadIdx.x; e < p.num_experts; e += kCountThreads) counts[e] = 0;
   __syncthreads();
@@ -75,6 +78,8 @@ __device__ __forceinline__ int64_t RankOf(const MoeSortParams& p, const int32_t*
 template <bool kCount>
 __global__ void GatherKernel(MoeSortParams p, const int32_t* row_slots) {
   __shared__ int scratch[2][32];
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int mine = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t num_pairs = p.num_tokens * p.top_k;
   if (mine == 0 && p.token_pairs != nullptr) {  // pairs without an expert have no block of their own
@@ -134,13 +139,11 @@ CudaStatus CudaMoeSort(const CudaExec& exec, const MoeSortParams& params, const 
     return CudaFail(CudaFault::kUnsupported, "moe_sort: %lld tokens of top %d of %d experts (at most %d)",
                     static_cast<long long>(params.num_tokens), params.top_k, params.num_experts, kMaxExperts);
   }
-  const auto stream = static_cast<cudaStream_t>(exec.stream);
-  const auto grid = static_cast<unsigned>(params.num_experts);
   if (num_pairs <= kFewPairs) {
-    GatherKernel<true><<<grid, kThreads, 0, stream>>>(params, row_slots);
+    LaunchOverlapped(&GatherKernel<true>, params.num_experts, kThreads, 0, exec.stream, params, row_slots);
   } else {
-    CountKernel<<<1, kCountThreads, params.num_experts * sizeof(int), stream>>>(params, row_slots);
-    GatherKernel<false><<<grid, kThreads, 0, stream>>>(params, row_slots);
+    LaunchOverlapped(&CountKernel, 1, kCountThreads, params.num_experts * int64_t{sizeof(int)}, exec.stream, params, row_slots);
+    LaunchOverlapped(&GatherKernel<false>, params.num_experts, kThreads, 0, exec.stream, params, row_slots);
   }
   return CudaLaunched("moe_sort of %lld tokens, top %d of %d experts", static_cast<long long>(params.num_tokens),
                       params.top_k, params.num_experts);

@@ -3,6 +3,7 @@
 
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/head_matmul/head_matmul.h"
 #include "kernels/step/step.h"
@@ -38,6 +39,8 @@ __global__ void __launch_bounds__(kThreads) LogprobKernel(CudaLogprobParams p) {
 }
 
 __global__ void __launch_bounds__(kThreads) CopyHeadsKernel(CopyHeadsParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t row = blockIdx.x;
   for (int i = threadIdx.x; i < p.num_heads * p.dim; i += kThreads) {
     const int head = i / p.dim, d = i % p.dim;
@@ -61,7 +64,7 @@ CudaStatus CudaLogprobRows(const CudaExec& exec, const CudaLogprobParams& params
 
 CudaStatus CudaCopyHeads(const CudaExec& exec, const CopyHeadsParams& params) {
   if (params.m == 0) return nullptr;
-  CopyHeadsKernel<<<static_cast<unsigned>(params.m), kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped(&CopyHeadsKernel, params.m, kThreads, 0, exec.stream, params);
   return CudaLaunched("copy_heads of %lld rows, %d heads of %d", static_cast<long long>(params.m), params.num_heads, params.dim);
 }
 

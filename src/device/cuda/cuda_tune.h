@@ -1,0 +1,78 @@
+// What is open to question in how kernels are launched and chosen, as settings: for measuring alone. `cachalot bench
+// --gpu-tune` compares them within one run; the defaults are what the engine runs with.
+//
+// Invariant: no setting changes what is computed, only the order in which sums are rounded.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace cachalot {
+
+struct CudaTune {
+  // Which kernels may start while those in front of them still end.
+  enum class Overlap { kNone, kMatmuls, kAll };
+  Overlap overlap = Overlap::kAll;
+  // All kernels ask for the same, largest share of L1 as shared memory: an SM must be empty to change it. Else the decode
+  // kernels of the matmuls alone do.
+  bool uniform_carveout = true;
+  // Which blocks of the matmuls' decode kernel have an SM to themselves. Two of one launch fit beside each other, and when
+  // they start early, as SMs become free one by one, some SMs get two and others none.
+  enum class Alone { kNone, kLong, kAll };
+  Alone gemv_alone = Alone::kLong;  // long rows
+  // Where the decode kernel is taken instead of the stream kernel; 0: as gemv_shape.h says.
+  int gemv_rows = 0;
+  int gemv_pairs = 0;
+  int gemv_dense_k = 0;
+  int gemv_expert_k = 0;
+  int gemv_code_k = 0;
+};
+
+inline constexpr std::string_view kCudaTuneKeys =
+    "overlap=none|matmuls|all, carveout=uniform|own, gemv_alone=none|long|all, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
+
+// "key=value,key=value" over the defaults; "" or "-": the defaults. False: not understood, and *out is as it was.
+inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
+  CudaTune tune;
+  if (text == "-") text = "";
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos) return false;
+    const std::string_view key = item.substr(0, equals), value = item.substr(equals + 1);
+    if (key == "overlap") {
+      if (value != "none" && value != "matmuls" && value != "all") return false;
+      tune.overlap = value == "none" ? CudaTune::Overlap::kNone : value == "all" ? CudaTune::Overlap::kAll : CudaTune::Overlap::kMatmuls;
+      continue;
+    }
+    if (key == "carveout") {
+      if (value != "uniform" && value != "own") return false;
+      tune.uniform_carveout = value == "uniform";
+      continue;
+    }
+    if (key == "gemv_alone") {
+      if (value != "none" && value != "long" && value != "all") return false;
+      tune.gemv_alone = value == "none" ? CudaTune::Alone::kNone : value == "long" ? CudaTune::Alone::kLong : CudaTune::Alone::kAll;
+      continue;
+    }
+    int* number = key == "gemv_rows"       ? &tune.gemv_rows
+                  : key == "gemv_pairs"    ? &tune.gemv_pairs
+                  : key == "gemv_dense_k"  ? &tune.gemv_dense_k
+                  : key == "gemv_expert_k" ? &tune.gemv_expert_k
+                  : key == "gemv_code_k"   ? &tune.gemv_code_k
+                                           : nullptr;
+    if (number == nullptr || value.empty() || value.size() > 6) return false;
+    *number = 0;
+    for (const char digit : value) {
+      if (digit < '0' || digit > '9') return false;
+      *number = *number * 10 + (digit - '0');
+    }
+    if (*number == 0 || (key == "gemv_rows" && *number > 8)) return false;
+  }
+  *out = tune;
+  return true;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,40 @@
+#include "device/cuda/cuda_tune.h"
+
+#include <gtest/gtest.h>
+
+namespace cachalot {
+namespace {
+
+TEST(CudaTune, ReadsWhatItKnows) {
+  CudaTune tune;
+  ASSERT_TRUE(ParseCudaTune("overlap=matmuls,carveout=own,gemv_dense_k=14336,gemv_rows=8", &tune));
+  EXPECT_EQ(tune.overlap, CudaTune::Overlap::kMatmuls);
+  EXPECT_FALSE(tune.uniform_carveout);
+  EXPECT_EQ(tune.gemv_dense_k, 14336);
+  EXPECT_EQ(tune.gemv_rows, 8);
+  EXPECT_EQ(tune.gemv_pairs, 0);
+  EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kLong);
+  ASSERT_TRUE(ParseCudaTune("gemv_alone=none", &tune));
+  EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kNone);
+  // Each text starts from the defaults.
+  ASSERT_TRUE(ParseCudaTune("overlap=none", &tune));
+  EXPECT_TRUE(tune.uniform_carveout);
+  EXPECT_EQ(tune.gemv_dense_k, 0);
+  ASSERT_TRUE(ParseCudaTune("-", &tune));
+  EXPECT_EQ(tune.overlap, CudaTune::Overlap::kAll);
+  EXPECT_TRUE(ParseCudaTune("", &tune));
+}
+
+TEST(CudaTune, RefusesTheRestAndLeavesAllAsItWas) {
+  CudaTune tune;
+  ASSERT_TRUE(ParseCudaTune("gemv_pairs=7", &tune));
+  for (const char* text : {"overlap", "overlap=", "overlap=some", "gemv_alone=1", "carveout=max", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
+                           "gemv_pairs=1234567", "gemv_pairs=", "speed=2", "=", ",", "gemv_pairs=3,"}) {
+    const bool trailing = std::string_view(text) == "gemv_pairs=3,";
+    EXPECT_EQ(ParseCudaTune(text, &tune), trailing) << text;
+    EXPECT_EQ(tune.gemv_pairs, trailing ? 3 : 7) << text;
+  }
+}
+
+}  // namespace
+}  // namespace cachalot
