@@ -192,12 +192,38 @@ void Experts(Bench& bench, DType dtype, int32_t num_experts, int32_t top_k, int6
   std::printf("\n");
 }
 
+// Types that are named on the command line: real dense shapes and V2-Lite's experts.
+int Some(int count, char** names) {
+  std::vector<DType> types;
+  for (int i = 0; i < count; ++i) {
+    const Result<DType> dtype = ParseDType(names[i]);
+    Check(dtype.status());
+    if (CudaRowsOf(*dtype, 256).row_bytes == 0) {
+      std::fprintf(stderr, "no kernel reads %s\n", names[i]);
+      return 1;
+    }
+    types.push_back(*dtype);
+  }
+  Bench bench = Open();
+  std::printf("%s, read roof %.0f GB/s. Cells: us, %% of the roof for W's bytes, or TFLOP/s.\n", bench.info.name, bench.roof * 1e-9);
+  for (DType dtype : types) {
+    std::printf("dense, m = 1 4 8 16 32 64 128 136 512 2048\n");
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}}) {
+      Dense(bench, dtype, n, k);
+    }
+    std::printf("experts, tokens = 1 4 16 64 512 2048\n");
+    Experts(bench, dtype, 64, 6, 2816, 2048, true);
+    Experts(bench, dtype, 64, 6, 2048, 1536, false);
+  }
+  return 0;
+}
+
 int Main() {
   Bench bench = Open();
   std::printf("%s, read roof %.0f GB/s. Cells: us, %% of the roof for W's bytes, or TFLOP/s.\n", bench.info.name,
               bench.roof * 1e-9);
   std::printf("dense, m = 1 4 8 16 32 64 128 136 512 2048\n");
-  for (DType dtype : {DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1}) {
+  for (DType dtype : {DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1, DType::kQ4_K, DType::kQ6_K}) {
     const bool all = dtype != DType::kBF16 && dtype != DType::kQ4_1;
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}}) {
       if (all || (n == 28672)) Dense(bench, dtype, n, k);
@@ -221,4 +247,4 @@ int Main() {
 }  // namespace
 }  // namespace cachalot
 
-int main() { return cachalot::Main(); }
+int main(int argc, char** argv) { return argc > 1 ? cachalot::Some(argc - 1, argv + 1) : cachalot::Main(); }

@@ -56,6 +56,24 @@ CudaStatus CudaEmbed(const CudaExec& exec, const CudaEmbedParams& params) {
       return Launch<DType::kQ4_0>(exec, params);
     case DType::kQ4_1:
       return Launch<DType::kQ4_1>(exec, params);
+    case DType::kQ5_0:
+      return Launch<DType::kQ5_0>(exec, params);
+    case DType::kQ5_1:
+      return Launch<DType::kQ5_1>(exec, params);
+    case DType::kQ2_K:
+      return Launch<DType::kQ2_K>(exec, params);
+    case DType::kQ3_K:
+      return Launch<DType::kQ3_K>(exec, params);
+    case DType::kQ4_K:
+      return Launch<DType::kQ4_K>(exec, params);
+    case DType::kQ5_K:
+      return Launch<DType::kQ5_K>(exec, params);
+    case DType::kQ6_K:
+      return Launch<DType::kQ6_K>(exec, params);
+    case DType::kIQ4_NL:
+      return Launch<DType::kIQ4_NL>(exec, params);
+    case DType::kIQ4_XS:
+      return Launch<DType::kIQ4_XS>(exec, params);
     default:
       return CudaFail(CudaFault::kUnsupported, "embed: no kernel reads a table of type number %d",
                       static_cast<int>(params.table.dtype));

@@ -102,7 +102,9 @@ TEST(CudaRows, Sizes) {
   EXPECT_EQ(CudaRowsOf(DType::kQ4_0, 4096).row_bytes, 2048 + 256);
   EXPECT_EQ(CudaRowsOf(DType::kQ4_1, 4096).row_bytes, 2048 + 512);
   EXPECT_EQ(CudaRowsOf(DType::kQ4_1, 32).row_bytes, 64 + 16 + 16);
-  EXPECT_EQ(CudaRowsOf(DType::kQ6_K, 256).row_bytes, 0);
+  EXPECT_EQ(CudaRowsOf(DType::kQ4_K, 4096).row_bytes, 4096 / 256 * 144);
+  EXPECT_EQ(CudaRowsOf(DType::kQ6_K, 4096).row_bytes, 4096 / 256 * 210);
+  EXPECT_EQ(CudaRowsOf(DType::kIQ2_XXS, 256).row_bytes, 0);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
+#include "kernels/matmul/gemv_codes.cuh"
 #include "kernels/matmul/gemv_shape.h"
 #include "kernels/matmul/matmul_launch.h"
 #include "kernels/matmul/matmul_problem.cuh"
@@ -29,13 +30,14 @@ constexpr int kGemvThreads = kGemvWarps * 32;
 template <DType kType>
 struct GemvStage {
   static constexpr int kValues = GemvPieceValues(kType);
-  static constexpr int kBlocks = StreamFormat<kType>::kBlocksPerPiece;  // of 32 values
+  static constexpr int kBlocks = kValues / 32;
   static constexpr int kScaleBytes = GemvScaleBytes(kType);
   static constexpr int kScales = 64 * kGemvTileRows;
   static constexpr int kBytes = GemvStageBytes(kType);
   static constexpr int kStages = GemvStages(kType);
   static constexpr int kWarpBytes = kStages * kBytes;
-  static constexpr int kBlocksPerSm = StreamFormat<kType>::kMinima ? 1 : 2;  // minima want more registers
+  // Minima and levels want more registers.
+  static constexpr int kBlocksPerSm = kType == DType::kQ4_1 || kType == DType::kIQ4_NL || kType == DType::kIQ4_XS ? 1 : 2;
 };
 
 template <int kBytes>
@@ -44,7 +46,7 @@ __device__ __forceinline__ void CopyScalesAsync(uint32_t shared, const void* glo
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared), "l"(global), "n"(kBytes), "r"(bytes)
                : "memory");
 }
-__device__ __forceinline__ void LoadShared16(uint32_t (&r)[4], uint32_t shared) {
+__device__ __forceinline__ void LoadRing16(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared)
@@ -69,6 +71,13 @@ struct GemvLoader {
   int scales_from_w;            // from `w` to the scales or minima that this lane brings, of rows g or g + 8
   int piece, piece_begin, piece_end;
   int stage = 0;                // where the next goes: when the ring is full, that of the oldest
+
+  __device__ __forceinline__ void Enter(const MatmulProblem& p, const MatmulGroupView& group, int row_bytes) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    w = group.w + int64_t{row + lane / 4} * row_bytes + lane % 4 * 16;
+    scales_from_w = static_cast<int>(lane % 4 < 2 ? p.layout.scales_offset : p.layout.minima_offset) - lane % 4 * 16 +
+                    lane % 2 * 8 * row_bytes;
+  }
 
   // One stage, as one group; zeros beyond the last row.
   __device__ __forceinline__ void Next(const MatmulProblem& p, int row_bytes, const float* block_scales, uint32_t ring) {
@@ -107,7 +116,7 @@ __device__ __forceinline__ void MultiplyPiece(uint32_t stage, uint32_t x, bool s
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint32_t raw[2][4];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) LoadShared16(raw[h], stage + h * 512 + lane * 16);
+  for (int h = 0; h < 2; ++h) LoadRing16(raw[h], stage + h * 512 + lane * 16);
   constexpr int kScaleWords = S::kScaleBytes > 4 ? 2 : 1;
   uint32_t scale_bits[2][kScaleWords] = {}, min_bits[2][kScaleWords] = {};
   if constexpr (S::kScaleBytes > 0) {
@@ -122,7 +131,7 @@ __device__ __forceinline__ void MultiplyPiece(uint32_t stage, uint32_t x, bool s
 #pragma unroll
   for (int b = 0; b < S::kBlocks; ++b) {
     uint32_t a[2][4], x_bits[4];
-    LoadShared16(x_bits, x + b * 64);
+    LoadRing16(x_bits, x + b * 64);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       uint32_t w[2][2];
@@ -285,13 +294,11 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
   const int team = warp / shape.splits, split = warp % shape.splits;
   const int pieces = (p.k + S::kValues - 1) / S::kValues;
 
-  GemvLoader<kType> loader;
+  std::conditional_t<F::kCodes, GemvCodeLoader<kType>, GemvLoader<kType>> loader;
   loader.row = row_begin + team * kGemvTileRows;
   loader.row_step = shape.teams * kGemvTileRows;
   loader.row_end = row_end;
-  loader.w = group.w + int64_t{loader.row + g} * shape.row_bytes + lane % 4 * 16;
-  loader.scales_from_w = static_cast<int>(lane % 4 < 2 ? p.layout.scales_offset : p.layout.minima_offset) - lane % 4 * 16 +
-                         lane % 2 * 8 * shape.row_bytes;
+  loader.Enter(p, group, shape.row_bytes);
   loader.piece_begin = pieces * split / shape.splits;
   loader.piece_end = pieces * (split + 1) / shape.splits;
   loader.piece = loader.piece_begin;
@@ -318,7 +325,12 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
       for (int piece = loader.piece_begin; piece < loader.piece_end; ++piece) {
         WaitAsync<S::kStages - 1>();
         if constexpr (S::kScaleBytes > 0) __syncwarp();  // the other lanes' scales are there
-        MultiplyPiece<kType>(ring + loader.stage * S::kBytes, x_lane + piece * S::kValues * 2, scaled, acc);
+        const uint32_t stage = ring + loader.stage * S::kBytes, x_piece = x_lane + piece * S::kValues * 2;
+        if constexpr (F::kCodes) {
+          MultiplyCodePiece<kType>(stage, x_piece, piece, acc);
+        } else {
+          MultiplyPiece<kType>(stage, x_piece, scaled, acc);
+        }
         if constexpr (S::kScaleBytes > 0) __syncwarp();  // and have been read
         loader.Next(p, shape.row_bytes, group.block_scales, ring);
       }
@@ -339,15 +351,14 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
 
 template <DType kType>
 CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& p, const GemvShape& shape, int64_t slots) {
-  const int64_t shared_bytes = GemvSharedBytes(kType, shape);
+  const CudaTune::Alone alone = CurrentTune().gemv_alone;
+  const bool is_alone = alone == CudaTune::Alone::kAll || (alone == CudaTune::Alone::kLong && p.k > kGemvMaxDenseK);
+  const int64_t shared_bytes = std::max(GemvSharedBytes(kType, shape), is_alone ? kGemvAloneBytes : 0);
   auto* kernel = &GemvKernel<kType>;
   const int bytes = static_cast<int>(shared_bytes);
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (error == cudaSuccess) {  // one split of L1 for all shapes: an SM must be empty to change it
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  }
+  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (CudaStatus failure = CudaChecked(error, "matmul: cudaFuncSetAttribute")) return failure;
-  LaunchOverlapped(kernel, slots * shape.blocks, shape.teams * shape.splits * 32, shared_bytes, exec.stream, p, shape,
+  LaunchOverlapped<LaunchRole::kDecodeMatmul>(kernel, slots * shape.blocks, shape.teams * shape.splits * 32, shared_bytes, exec.stream, p, shape,
                    HasAlignedX(p));
   return CudaLaunched("matmul of %lld groups, m %d, n %d, k %d, weights of type number %d", static_cast<long long>(slots),
                       shape.columns, p.n, p.k, static_cast<int>(kType));

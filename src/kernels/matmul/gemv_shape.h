@@ -16,6 +16,8 @@ inline constexpr int kGemvMaxExpertK = 4096;
 // Alone, a dense matmul gains at every k up to 14336; between the other kernels of a Llama-8B step it lost a fifth at
 // k >= 4096, while DeepSeek-V2-Lite (k <= 2048) gained (docs/measurements/2026-11-29-h200-models.md).
 inline constexpr int kGemvMaxDenseK = 2048;
+// Rows of codes: at every k whose x fits; their bytes are few, so what a kernel costs beside them counts more.
+inline constexpr int kGemvMaxCodeK = 1 << 16;
 
 inline constexpr int kGemvWarps = 16;      // of a block, at most
 inline constexpr int kGemvTileRows = 16;   // rows of W that a warp multiplies at a time: mma's m
@@ -27,10 +29,14 @@ inline constexpr int kGemvBlockCost = 8;   // what a block costs beside its rows
 constexpr int GemvBits(DType dtype) {
   return dtype == DType::kF16 || dtype == DType::kBF16 ? 16 : dtype == DType::kQ8_0 || dtype == DType::kFP8E4M3 ? 8 : 4;
 }
-constexpr int GemvPieceValues(DType dtype) { return 512 / GemvBits(dtype); }
+constexpr int GemvPieceValues(DType dtype) { return IsCodeRow(dtype) ? 128 : 512 / GemvBits(dtype); }
 
-// A warp's stage: 64 bytes of each of a tile's rows, then their scales and minima in 32 slots.
+// A warp's stage: 64 bytes of each of a tile's rows, then their scales and minima in 32 slots. Rows of codes: gemv_codes.cuh.
 constexpr int GemvScaleBytes(DType dtype) {  // of a row's 64 bytes: F16, one for 32 values; FP8: F32, one for 128
+  if (IsCodeRow(dtype)) {  // of a chunk
+    const CodeRow row = CodeRowOf(dtype);
+    return row.whole_blocks ? row.record_bytes + (row.top_bytes > 0 ? 4 : 0) : (row.record_bytes + row.top_bytes) / 2;
+  }
   switch (dtype) {
     case DType::kF16:
     case DType::kBF16:
@@ -42,9 +48,17 @@ constexpr int GemvScaleBytes(DType dtype) {  // of a row's 64 bytes: F16, one fo
       return 4;
   }
 }
-constexpr int GemvStageBytes(DType dtype) { return 64 * kGemvTileRows + 32 * GemvScaleBytes(dtype); }
+constexpr int GemvStageBytes(DType dtype) {
+  if (IsCodeRow(dtype)) {
+    return kGemvTileRows * (16 * (CodeRowOf(dtype).code_bits + CodeRowOf(dtype).high_bits) + GemvScaleBytes(dtype));
+  }
+  return 64 * kGemvTileRows + 32 * GemvScaleBytes(dtype);
+}
 // So many that two blocks of one row of x have room on an SM: the next kernel's beside ours.
-constexpr int GemvStages(DType dtype) { return GemvBits(dtype) == 16 ? 5 : 4; }
+constexpr int GemvStages(DType dtype) {
+  if (IsCodeRow(dtype)) return std::min(6, (88 << 10) / (kGemvWarps * GemvStageBytes(dtype)));
+  return GemvBits(dtype) == 16 ? 5 : 4;
+}
 // Two rows of x lie 64 bytes apart in the banks, so that eight lanes that read two of them meet no bank twice.
 inline constexpr int kGemvXGap = 64;
 constexpr int GemvXRowBytes(int64_t k) { return static_cast<int>((k + 127) / 128 * 256) + kGemvXGap; }
@@ -109,6 +123,8 @@ inline int64_t GemvSharedBytes(DType dtype, const GemvShape& shape) {
   return warps * GemvStages(dtype) * GemvStageBytes(dtype) + int64_t{shape.columns} * shape.x_row_bytes +
          int64_t{shape.splits} * shape.columns * shape.pass_tiles * kGemvTileRows * 4;
 }
+// A block that has its SM to itself asks for as much at least: two of them have no room on one.
+inline constexpr int64_t kGemvAloneBytes = int64_t{115} << 10;
 inline constexpr int64_t kGemvMaxSharedBytes = int64_t{224} << 10;
 
 }  // namespace cachalot

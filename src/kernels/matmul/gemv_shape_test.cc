@@ -6,7 +6,9 @@
 namespace cachalot {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
+constexpr DType kTypes[] = {DType::kF16,  DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0,
+                            DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,    DType::kQ2_K, DType::kQ3_K,
+                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K,    DType::kIQ4_NL, DType::kIQ4_XS};
 constexpr int kNumSms = 132;
 
 TEST(GemvShape, EveryRowOnceAndNoWarpWithoutWork) {
@@ -53,6 +55,7 @@ TEST(GemvShape, TwoBlocksHaveRoomOnAnSm) {
       }
     }
   }
+  EXPECT_GT(2 * (kGemvAloneBytes + kReserved), kSmBytes);
   EXPECT_GT(GemvSharedBytes(DType::kF16, ShapeGemv(DType::kF16, 1, 64, 1 << 17, 1, kNumSms)), kGemvMaxSharedBytes);
 }
 

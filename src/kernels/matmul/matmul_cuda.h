@@ -20,36 +20,92 @@ namespace cachalot {
 //     then those of the second.
 //   4-bit (Q4_0, Q4_1): k padded to 128. Of 128 values, 16-byte piece q holds bytes 4q .. 4q + 3 of each of the four blocks;
 //     byte i of a block holds value i (low half) and value 16 + i (high half), as in the file.
+//   Rows of codes (CodeRow below): code_rows.h.
 // So one 16-byte load of a tensor core's lane gives it work on whole blocks, and no product mixes two blocks' scales. Blocks
 // of the padding have zero codes and zero scales.
 struct CudaRowLayout {
   int64_t row_bytes = 0;       // stride from row to row, a multiple of 16
-  int64_t scales_offset = 0;   // within a row; 0: none
-  int64_t minima_offset = 0;
+  int64_t scales_offset = 0;   // within a row; 0: none. Rows of codes: the records
+  int64_t minima_offset = 0;   // rows of codes: the tops
+  int64_t high_offset = 0;     // rows of codes: the high bits
 };
-// kF32, kF16, kBF16, kFP8E4M3, kQ8_0, kQ4_0, kQ4_1; row_bytes 0 for a type that no kernel reads.
+
+// GGUF's formats of 2 to 6 bits, but for Q4_0 and Q4_1, which are older here: one row each. `code_bits` 0: none of them.
+struct CodeRow {
+  int code_bits = 0;     // 4 or 2; a value's others are high bits
+  int high_bits = 0;
+  int record_bytes = 0;  // of 256 values: scales
+  int top_bytes = 0;     // of 256 values: minima, or what multiplies the records
+  int sub_block = 32;    // values that share a scale
+  bool minima = false;
+  bool whole_blocks = true;  // of 256 values; else of 32, with F16 scales (and minima) of their own
+  bool levels = false;       // a code is an index into IQ4's levels
+};
+constexpr CodeRow CodeRowOf(DType dtype) {
+  switch (dtype) {
+    case DType::kQ5_0:
+      return {.code_bits = 4, .high_bits = 1, .record_bytes = 16, .whole_blocks = false};
+    case DType::kQ5_1:
+      return {.code_bits = 4, .high_bits = 1, .record_bytes = 16, .top_bytes = 16, .minima = true, .whole_blocks = false};
+    case DType::kIQ4_NL:
+      return {.code_bits = 4, .record_bytes = 16, .whole_blocks = false, .levels = true};
+    case DType::kQ2_K:
+      return {.code_bits = 2, .record_bytes = 16, .top_bytes = 4, .sub_block = 16, .minima = true};
+    case DType::kQ3_K:
+      return {.code_bits = 2, .high_bits = 1, .record_bytes = 16, .sub_block = 16};
+    case DType::kQ4_K:
+      return {.code_bits = 4, .record_bytes = 16, .minima = true};
+    case DType::kQ5_K:
+      return {.code_bits = 4, .high_bits = 1, .record_bytes = 16, .minima = true};
+    case DType::kQ6_K:
+      return {.code_bits = 4, .high_bits = 2, .record_bytes = 16, .top_bytes = 2, .sub_block = 16};
+    case DType::kIQ4_XS:
+      return {.code_bits = 4, .record_bytes = 8, .levels = true};
+    default:
+      return {};
+  }
+}
+constexpr bool IsCodeRow(DType dtype) { return CodeRowOf(dtype).code_bits != 0; }
+
+// Values of which rows are made: k is a multiple of it.
+constexpr int CudaBlockOf(DType dtype) {
+  if (IsCodeRow(dtype)) return CodeRowOf(dtype).whole_blocks ? 256 : 32;
+  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kQ4_1 ? 32 : 1;
+}
+
+// Of F32, F16, BF16, FP8, Q8_0 and all types of fewer bits that files have here; row_bytes 0 for a type that no kernel reads.
 constexpr CudaRowLayout CudaRowsOf(DType dtype, int64_t k) {
   const int64_t padded = (k + 127) / 128 * 128, scale_bytes = (padded / 16 + 15) / 16 * 16;
+  if (IsCodeRow(dtype)) {
+    const CodeRow codes = CodeRowOf(dtype);
+    const auto plane = [&](int64_t bytes_of_256) { return (padded * bytes_of_256 / 256 + 15) / 16 * 16; };
+    CudaRowLayout layout;
+    layout.high_offset = plane(codes.code_bits * 32);
+    layout.scales_offset = layout.high_offset + plane(codes.high_bits * 32);
+    layout.minima_offset = layout.scales_offset + plane(codes.record_bytes);
+    layout.row_bytes = layout.minima_offset + plane(codes.top_bytes);
+    return layout;
+  }
   switch (dtype) {
     case DType::kF32:
-      return {(k * 4 + 15) / 16 * 16, 0, 0};
+      return {.row_bytes = (k * 4 + 15) / 16 * 16};
     case DType::kF16:
     case DType::kBF16:
-      return {(k * 2 + 15) / 16 * 16, 0, 0};
+      return {.row_bytes = (k * 2 + 15) / 16 * 16};
     case DType::kFP8E4M3:
-      return {padded, 0, 0};
+      return {.row_bytes = padded};
     case DType::kQ8_0:
-      return {padded + scale_bytes, padded, 0};
+      return {.row_bytes = padded + scale_bytes, .scales_offset = padded};
     case DType::kQ4_0:
-      return {padded / 2 + scale_bytes, padded / 2, 0};
+      return {.row_bytes = padded / 2 + scale_bytes, .scales_offset = padded / 2};
     case DType::kQ4_1:
-      return {padded / 2 + 2 * scale_bytes, padded / 2, padded / 2 + scale_bytes};
+      return {.row_bytes = padded / 2 + 2 * scale_bytes, .scales_offset = padded / 2, .minima_offset = padded / 2 + scale_bytes};
     default:
       return {};
   }
 }
 // One row [k] as a file holds it into the device layout (in host memory, row_bytes long, padding zero). `k` is a multiple of
-// 32 for block formats.
+// CudaBlockOf(dtype).
 void PackCudaRow(DType dtype, const std::byte* source, int64_t k, std::byte* row);
 
 // W [n, k] in device memory.

@@ -30,13 +30,41 @@ __global__ void ExpandKernel(CudaMatrix w, CudaRowLayout layout, int64_t first, 
 
 CudaStatus ExpandRows(const CudaExec& exec, const CudaMatrix& w, int64_t first, int64_t rows, void* out) {
   const int64_t runs_per_row = StreamRowValues(w.k) / 8, runs = rows * runs_per_row;
-  auto* const kernel = w.dtype == DType::kFP8E4M3 ? &ExpandKernel<DType::kFP8E4M3>
-                       : w.dtype == DType::kQ8_0  ? &ExpandKernel<DType::kQ8_0>
-                       : w.dtype == DType::kQ4_0  ? &ExpandKernel<DType::kQ4_0>
-                                                  : &ExpandKernel<DType::kQ4_1>;
-  LaunchOverlapped(kernel, (runs + kThreads - 1) / kThreads, kThreads, 0, exec.stream, w, CudaRowsOf(w.dtype, w.k), first, runs,
-                   static_cast<int>(runs_per_row), static_cast<uint4*>(out));
-  return CudaLaunched("matmul: %lld rows of %lld codes to F16", static_cast<long long>(rows), static_cast<long long>(w.k));
+  const auto launch = [&](auto* kernel) {
+    LaunchOverlapped(kernel, (runs + kThreads - 1) / kThreads, kThreads, 0, exec.stream, w, CudaRowsOf(w.dtype, w.k), first, runs,
+                     static_cast<int>(runs_per_row), static_cast<uint4*>(out));
+    return CudaLaunched("matmul: %lld rows of %lld codes to F16", static_cast<long long>(rows), static_cast<long long>(w.k));
+  };
+  switch (w.dtype) {
+    case DType::kFP8E4M3:
+      return launch(&ExpandKernel<DType::kFP8E4M3>);
+    case DType::kQ8_0:
+      return launch(&ExpandKernel<DType::kQ8_0>);
+    case DType::kQ4_0:
+      return launch(&ExpandKernel<DType::kQ4_0>);
+    case DType::kQ4_1:
+      return launch(&ExpandKernel<DType::kQ4_1>);
+    case DType::kQ5_0:
+      return launch(&ExpandKernel<DType::kQ5_0>);
+    case DType::kQ5_1:
+      return launch(&ExpandKernel<DType::kQ5_1>);
+    case DType::kQ2_K:
+      return launch(&ExpandKernel<DType::kQ2_K>);
+    case DType::kQ3_K:
+      return launch(&ExpandKernel<DType::kQ3_K>);
+    case DType::kQ4_K:
+      return launch(&ExpandKernel<DType::kQ4_K>);
+    case DType::kQ5_K:
+      return launch(&ExpandKernel<DType::kQ5_K>);
+    case DType::kQ6_K:
+      return launch(&ExpandKernel<DType::kQ6_K>);
+    case DType::kIQ4_NL:
+      return launch(&ExpandKernel<DType::kIQ4_NL>);
+    case DType::kIQ4_XS:
+      return launch(&ExpandKernel<DType::kIQ4_XS>);
+    default:
+      return CudaFail(CudaFault::kUnsupported, "matmul: rows of type number %d to F16", static_cast<int>(w.dtype));
+  }
 }
 
 }  // namespace cachalot

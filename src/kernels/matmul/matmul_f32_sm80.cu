@@ -1,6 +1,6 @@
 // Matmul in F32 multiply-adds, for every format and shape: what golden tests compare, and what F32 weights use.
 // Few rows of x: a block a pair of rows of W, its threads along k (bound: W's bytes). Many: tiles of 64 x 64 (bound: the
-// multiply-adds). Each has one order of summation whatever the number of rows.
+// multiply-adds); rows of codes: as few rows. Each has one order of summation whatever the number of rows.
 #include <algorithm>
 
 #include "device/cuda/cuda_error.h"
@@ -165,7 +165,7 @@ void Launch(const CudaExec& exec, const MatmulProblem& p, bool dot) {
                   static_cast<unsigned>(p.num_groups));
   if (dot) {
     DotKernel<kType, kAligned><<<grid, kDotThreads, 0, stream>>>(p);
-  } else {
+  } else if constexpr (!IsCodeRow(kType)) {
     TileKernel<kType, kAligned><<<grid, kTileThreads, 0, stream>>>(p);
   }
 }
@@ -205,6 +205,33 @@ CudaStatus LaunchF32Matmul(const CudaExec& exec, DType dtype, const MatmulProble
       break;
     case DType::kQ4_1:
       LaunchType<DType::kQ4_1>(exec, p, dot, aligned);
+      break;
+    case DType::kQ5_0:
+      Launch<DType::kQ5_0, false>(exec, p, true);
+      break;
+    case DType::kQ5_1:
+      Launch<DType::kQ5_1, false>(exec, p, true);
+      break;
+    case DType::kQ2_K:
+      Launch<DType::kQ2_K, false>(exec, p, true);
+      break;
+    case DType::kQ3_K:
+      Launch<DType::kQ3_K, false>(exec, p, true);
+      break;
+    case DType::kQ4_K:
+      Launch<DType::kQ4_K, false>(exec, p, true);
+      break;
+    case DType::kQ5_K:
+      Launch<DType::kQ5_K, false>(exec, p, true);
+      break;
+    case DType::kQ6_K:
+      Launch<DType::kQ6_K, false>(exec, p, true);
+      break;
+    case DType::kIQ4_NL:
+      Launch<DType::kIQ4_NL, false>(exec, p, true);
+      break;
+    case DType::kIQ4_XS:
+      Launch<DType::kIQ4_XS, false>(exec, p, true);
       break;
     default:
       return CudaFail(CudaFault::kUnsupported, "matmul: no kernel reads weights of type number %d", static_cast<int>(dtype));

@@ -18,10 +18,10 @@ CudaStatus LaunchF32Matmul(const CudaExec& exec, DType dtype, const MatmulProble
 // --- matmul_convert_sm80.cu: x to 16 bits in the order in which the stream kernel wants it ---
 enum class StreamOrder : int32_t {
   kPlain,   // as they come
-  kNibble,  // 4-bit weights: of a block of 32, values 4q .. and 16 + 4q .. side by side, of each four the even ones first
+  kNibble,  // 4-bit weights and rows of codes: of a block of 32, values 4q .. and 16 + 4q .. side by side, of each four the even ones first
 };
 constexpr StreamOrder StreamOrderOf(DType dtype) {
-  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 ? StreamOrder::kNibble : StreamOrder::kPlain;
+  return dtype == DType::kQ4_0 || dtype == DType::kQ4_1 || IsCodeRow(dtype) ? StreamOrder::kNibble : StreamOrder::kPlain;
 }
 // Values of a converted row: k padded to 128, the padding zero.
 constexpr int64_t StreamRowValues(int64_t k) { return (k + 127) / 128 * 128; }
@@ -64,22 +64,10 @@ constexpr int64_t StreamPartialBytes(int num_sms, int columns) {
 }
 template <DType kType>
 CudaStatus LaunchStream(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);
-extern template CudaStatus LaunchStream<DType::kF16>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
-extern template CudaStatus LaunchStream<DType::kBF16>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
-extern template CudaStatus LaunchStream<DType::kFP8E4M3>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
-extern template CudaStatus LaunchStream<DType::kQ8_0>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
-extern template CudaStatus LaunchStream<DType::kQ4_0>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
-extern template CudaStatus LaunchStream<DType::kQ4_1>(const CudaExec&, const MatmulProblem&, const StreamPlan&);
 
 // --- gemv.cuh: few rows of x, no workspace; one instantiation a format. `slots`: groups, or pairs of experts ---
 template <DType kType>
 CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& problem, const GemvShape& shape, int64_t slots);
-extern template CudaStatus LaunchGemv<DType::kF16>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
-extern template CudaStatus LaunchGemv<DType::kBF16>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
-extern template CudaStatus LaunchGemv<DType::kFP8E4M3>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
-extern template CudaStatus LaunchGemv<DType::kQ8_0>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
-extern template CudaStatus LaunchGemv<DType::kQ4_0>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
-extern template CudaStatus LaunchGemv<DType::kQ4_1>(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t);
 
 // --- matmul_wgmma.cuh: the stream kernel's work for 16-bit weights on sm_90, x converted; as many ranges as SMs ---
 CudaStatus LaunchWgmmaF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);

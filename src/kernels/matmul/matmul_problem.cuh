@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "device/cuda/value.cuh"
+#include "kernels/matmul/code_rows.h"
 #include "kernels/matmul/matmul_cuda.h"
 
 namespace cachalot {
@@ -73,6 +74,8 @@ __device__ __forceinline__ float HalfBits(uint32_t bits) { return __half2float(_
 // Reads a row of W four values at a time; decodes are those of quant/<format>.h, bit for bit.
 template <DType kType>
 struct WeightRow {
+  static constexpr bool kCodes = IsCodeRow(kType);
+  CudaRowLayout layout;
   const std::byte* row;
   const std::byte* scales;
   const std::byte* minima;
@@ -80,7 +83,8 @@ struct WeightRow {
 
   __device__ WeightRow(const std::byte* row, const CudaRowLayout& layout, const float* all_block_scales,
                        int64_t block_scale_rows, int64_t row_idx, int64_t k)
-      : row(row),
+      : layout(layout),
+        row(row),
         scales(row + layout.scales_offset),
         minima(row + layout.minima_offset),
         block_scales(all_block_scales == nullptr ? nullptr
@@ -88,7 +92,9 @@ struct WeightRow {
 
   // Values i .. i + 3; i is a multiple of 4. Those beyond k are zero (FP8: unless its scale is not finite).
   __device__ void Load4(int64_t i, float (&v)[4]) const {
-    if constexpr (kType == DType::kF32) {
+    if constexpr (kCodes) {
+      LoadCodes4<kType>(row, layout, i, v);
+    } else if constexpr (kType == DType::kF32) {
       const float4 f = *reinterpret_cast<const float4*>(row + i * 4);
       v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
     } else if constexpr (kType == DType::kF16 || kType == DType::kBF16) {

@@ -4,7 +4,7 @@
 //   m > 128, dense                   cuBLASLt (matmul_blas_sm80.cu), codes expanded to F16, a slab of rows at a time; not
 //                                    where deterministic
 //   m > 8, sm_90                     the wgmma kernels (matmul_wgmma.cuh, matmul_wgmma_codes.cuh); not where deterministic,
-//                                    not for Q4_1
+//                                    not for Q4_1 and rows of codes
 //   m <= 4, few pairs of experts     the decode kernel (gemv.cuh), where its shared memory suffices; not where deterministic
 //   all else                         the stream kernel (matmul_stream.cuh); deterministic: with ranges that n and k alone fix
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "kernels/matmul/gemv_shape.h"
 #include "kernels/matmul/matmul_launch.h"
 #include "kernels/matmul/matmul_problem.cuh"
@@ -74,7 +75,7 @@ Scratch BlasScratchOf(const CudaMatrix& w, int64_t m, int num_sms) {
 
 CudaStatus CheckWeight(const CudaMatrix& w, int64_t rows, int64_t groups, const char* op) {
   const int64_t row_bytes = CudaRowsOf(w.dtype, w.k).row_bytes;
-  const int block = w.dtype == DType::kQ8_0 || w.dtype == DType::kQ4_0 || w.dtype == DType::kQ4_1 ? 32 : 1;
+  const int block = CudaBlockOf(w.dtype);
   if (row_bytes == 0) {
     return CudaFail(CudaFault::kUnsupported, "%s: no kernel reads weights of type number %d", op, static_cast<int>(w.dtype));
   }
@@ -120,6 +121,27 @@ CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, bool fragments, i
   return ConvertX(exec, params);
 }
 
+// The kernels of each format; what has a row in CudaRowsOf and is not F32 has one here.
+struct FormatKernels {
+  DType dtype;
+  CudaStatus (*stream)(const CudaExec&, const MatmulProblem&, const StreamPlan&);
+  CudaStatus (*gemv)(const CudaExec&, const MatmulProblem&, const GemvShape&, int64_t slots);  // groups, or pairs of experts
+};
+template <DType kType>
+constexpr FormatKernels Row() {
+  return {kType, &LaunchStream<kType>, &LaunchGemv<kType>};
+}
+constexpr FormatKernels kFormats[] = {
+    Row<DType::kF16>(),    Row<DType::kBF16>(), Row<DType::kFP8E4M3>(), Row<DType::kQ8_0>(), Row<DType::kQ4_0>(),
+    Row<DType::kQ4_1>(),   Row<DType::kQ5_0>(), Row<DType::kQ5_1>(),    Row<DType::kQ2_K>(), Row<DType::kQ3_K>(),
+    Row<DType::kQ4_K>(),   Row<DType::kQ5_K>(), Row<DType::kQ6_K>(),    Row<DType::kIQ4_NL>(), Row<DType::kIQ4_XS>(),
+};
+const FormatKernels& KernelsOf(DType dtype) {
+  const FormatKernels* row = kFormats;
+  while (row->dtype != dtype) ++row;
+  return *row;
+}
+
 CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, bool wgmma, const MatmulProblem& p, const StreamPlan& plan) {
   if (wgmma) {
     switch (dtype) {
@@ -135,38 +157,7 @@ CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, bool wgmma, const M
         return LaunchWgmmaQ4(exec, p, plan);
     }
   }
-  switch (dtype) {
-    case DType::kF16:
-      return LaunchStream<DType::kF16>(exec, p, plan);
-    case DType::kBF16:
-      return LaunchStream<DType::kBF16>(exec, p, plan);
-    case DType::kFP8E4M3:
-      return LaunchStream<DType::kFP8E4M3>(exec, p, plan);
-    case DType::kQ8_0:
-      return LaunchStream<DType::kQ8_0>(exec, p, plan);
-    case DType::kQ4_0:
-      return LaunchStream<DType::kQ4_0>(exec, p, plan);
-    default:
-      return LaunchStream<DType::kQ4_1>(exec, p, plan);
-  }
-}
-
-// The decode kernel, of `slots` groups or pairs.
-CudaStatus LaunchGemvOf(const CudaExec& exec, DType dtype, const MatmulProblem& p, const GemvShape& shape, int64_t slots) {
-  switch (dtype) {
-    case DType::kF16:
-      return LaunchGemv<DType::kF16>(exec, p, shape, slots);
-    case DType::kBF16:
-      return LaunchGemv<DType::kBF16>(exec, p, shape, slots);
-    case DType::kFP8E4M3:
-      return LaunchGemv<DType::kFP8E4M3>(exec, p, shape, slots);
-    case DType::kQ8_0:
-      return LaunchGemv<DType::kQ8_0>(exec, p, shape, slots);
-    case DType::kQ4_0:
-      return LaunchGemv<DType::kQ4_0>(exec, p, shape, slots);
-    default:
-      return LaunchGemv<DType::kQ4_1>(exec, p, shape, slots);
-  }
+  return KernelsOf(dtype).stream(exec, p, plan);
 }
 
 // Whether the current device is the one that wgmma is compiled for.
@@ -210,14 +201,20 @@ WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
                      const char* op) {
   const bool experts = p.expert_begin != nullptr;
-  const bool few = experts ? pairs <= kGemvPairs && p.k <= kGemvMaxExpertK : p.m <= kGemvRows && p.k <= kGemvMaxDenseK;
+  const CudaTune& tune = CurrentTune();
+  const auto chosen = [](int tuned, int usual) { return tuned > 0 ? tuned : usual; };
+  const int most_k = IsCodeRow(dtype) ? chosen(tune.gemv_code_k, kGemvMaxCodeK)
+                     : experts        ? chosen(tune.gemv_expert_k, kGemvMaxExpertK)
+                                      : chosen(tune.gemv_dense_k, kGemvMaxDenseK);
+  const int most_rows = chosen(tune.gemv_rows, kGemvRows);
+  const bool few = (experts ? pairs <= chosen(tune.gemv_pairs, kGemvPairs) : p.m <= most_rows) && p.k <= most_k;
   if (few && !exec.deterministic) {
     const int64_t slots = experts ? pairs : p.num_groups;
-    const GemvShape shape = ShapeGemv(dtype, slots, p.n, p.k, std::min(p.m, kGemvRows), exec.num_sms);
-    if (GemvSharedBytes(dtype, shape) <= kGemvMaxSharedBytes) return LaunchGemvOf(exec, dtype, p, shape, slots);
+    const GemvShape shape = ShapeGemv(dtype, slots, p.n, p.k, std::min(p.m, most_rows), exec.num_sms);
+    if (GemvSharedBytes(dtype, shape) <= kGemvMaxSharedBytes) return KernelsOf(dtype).gemv(exec, p, shape, slots);
   }
   const bool codes = !Is16Bit(dtype);
-  const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && columns > 8 && HasWgmma();
+  const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && HasWgmma();
   StreamPlan plan;
   const int blocks = wgmma && !codes ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
   const bool counts = exec.counters != nullptr && blocks * kStreamCounters <= kCudaCounters;

@@ -14,7 +14,9 @@
 
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/dependent_launch.cuh"
+#include "kernels/matmul/code_mma.cuh"
 #include "kernels/matmul/stream_fold.cuh"
+#include "kernels/matmul/stream_ring.cuh"
 #include "kernels/matmul/stream_source.cuh"
 
 namespace cachalot {
@@ -50,6 +52,44 @@ __device__ __forceinline__ void LoadXFragment(uint32_t x_shared, int column_tile
         out[half * 2] = PackX(v[0], v[2], Element{});
         out[half * 2 + 1] = PackX(v[1], v[3], Element{});
       }
+    }
+  }
+}
+
+// One stage of a row of codes, chunk `chunk`: acc += W x.
+template <DType kType, int kColumns, typename X>
+__device__ __forceinline__ void MultiplyCodeStage(uint32_t stage, int chunk, int live_tiles,
+                                                  float (&acc)[StreamShape<kColumns>::kRowTiles][StreamShape<kColumns>::kColumnTiles][4]) {
+  using C = CodeChunk<kType>;
+  using S = StreamStage<kType, kColumns, X>;
+  using Shape = StreamShape<kColumns>;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int row0 = warp % Shape::kWarpRows * Shape::kRowTiles * 16 + lane / 4;
+  const int column0 = warp / Shape::kWarpRows * Shape::kColumnTiles;
+  CodeFragment<kType> rows[Shape::kRowTiles][2];
+#pragma unroll
+  for (int rt = 0; rt < Shape::kRowTiles; ++rt) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = row0 + rt * 16 + h * 8;
+      rows[rt][h].Load(stage + row * C::kCodeBytes, stage + S::kHigh + row * C::kHighBytes, stage + S::kScales + row * C::kRecordBytes,
+                       stage + S::kMinima + row * C::kTopBytes, chunk);
+    }
+  }
+#pragma unroll
+  for (int b = 0; b < 4; ++b) {
+    CodeBlock<kType> block[Shape::kRowTiles];
+#pragma unroll
+    for (int rt = 0; rt < Shape::kRowTiles; ++rt) block[rt].Unpack(rows[rt], b);
+#pragma unroll
+    for (int ct = 0; ct < Shape::kColumnTiles; ++ct) {
+      if (ct >= live_tiles) break;
+      uint32_t x[4];
+      LoadXFragment<kType, kColumns, X>(stage + S::kX, column0 + ct, b, x);
+      float sum_x[C::kSubBlocks][4];
+      CodeBlock<kType>::SumX(x, sum_x);
+#pragma unroll
+      for (int rt = 0; rt < Shape::kRowTiles; ++rt) block[rt].Multiply(x, sum_x, acc[rt][ct]);
     }
   }
 }
@@ -179,6 +219,19 @@ __device__ __forceinline__ void StoreTile(const MatmulProblem& p, const StreamTi
 }
 
 template <DType kType, int kColumns, typename X>
+struct StreamTiles {
+  const MatmulProblem& p;
+  const StreamWork& work;
+  const int* first_slots;
+  StreamSource<kType, kColumns, X> from;
+
+  __device__ __forceinline__ StreamTile At(int tile) const { return TileAt<kStreamRows, kColumns>(p, work, first_slots, tile); }
+  __device__ __forceinline__ void Enter(int tile) { from.Enter(p, At(tile)); }
+  __device__ __forceinline__ void CopyW(int chunk, uint32_t stage) const { from.CopyW(p, chunk, stage); }
+  __device__ __forceinline__ void CopyX(int chunk, uint32_t stage) const { from.CopyX(p, chunk, stage); }
+};
+
+template <DType kType, int kColumns, typename X>
 __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm) void StreamKernel(
     const __grid_constant__ MatmulProblem p, const __grid_constant__ StreamWork work) {
   using F = StreamFormat<kType>;
@@ -188,57 +241,15 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
   const int tid = static_cast<int>(threadIdx.x), chunks = work.chunks;
   int* first_slots = reinterpret_cast<int*>(shared + S::kRingBytes);
   const bool experts = p.expert_begin != nullptr;
-  int num_tiles = p.num_groups * work.n_tiles * work.m_tiles;
-  LetNextKernelStart();
-  if (experts) {
-    WaitForEarlierKernels();
-    num_tiles = ScanExperts<kColumns>(p, first_slots) * work.n_tiles;
-  }
-  const StreamLine line = LineOf(work, num_tiles);
-  if (blockIdx.x >= line.num_ranges) {
-    if (!experts) WaitForEarlierKernels();
-    return;
-  }
-  const auto tile_at = [&](int tile) { return TileAt<kStreamRows, kColumns>(p, work, first_slots, tile); };
-  const int first_tile = static_cast<int>(line.begin / chunks), first_chunk = static_cast<int>(line.begin % chunks);
-
+  StreamLine line;
+  if (!EnterStream<kColumns>(p, work, first_slots, &line)) return;
   const uint32_t ring = SharedAddress(shared);
-  StreamSource<kType, kColumns, X> source;
-  int load_tile, load_chunk, load_stage;
-  int64_t loads_left;
-  const auto start_loading = [&] {
-    load_tile = first_tile, load_chunk = first_chunk, load_stage = 0;
-    loads_left = line.end - line.begin;
-    source.Enter(p, tile_at(load_tile));
-  };
-  const auto load_next = [&](bool w, bool x) {
-    if (loads_left > 0) {
-      if (load_chunk == chunks) {
-        load_chunk = 0;
-        source.Enter(p, tile_at(++load_tile));
-      }
-      if (w) source.CopyW(p, load_chunk, ring + load_stage * S::kBytes);
-      if (x) source.CopyX(p, load_chunk, ring + load_stage * S::kBytes);
-      ++load_chunk;
-      --loads_left;
-      load_stage = load_stage + 1 == S::kStages ? 0 : load_stage + 1;
-    }
-    if (x) CommitAsync();
-  };
-  // W waits for no earlier kernel, so the ring begins with W alone.
-  start_loading();
-#pragma unroll 1
-  for (int i = experts ? S::kStages - 1 : 0; i < 2 * (S::kStages - 1); ++i) {
-    if (i == S::kStages - 1 && !experts) {
-      WaitForEarlierKernels();
-      start_loading();
-    }
-    load_next(experts || i < S::kStages - 1, i >= S::kStages - 1);
-  }
+  StreamRing<S::kStages, S::kBytes, S::kStages - 1, StreamTiles<kType, kColumns, X>> loads = {{p, work, first_slots, {}}, line, chunks, ring};
+  loads.Fill(experts);
 
   float acc[Shape::kRowTiles][Shape::kColumnTiles][4] = {};
-  int tile_idx = first_tile, chunk = first_chunk, stage = 0;
-  StreamTile tile = tile_at(tile_idx);
+  int tile_idx = static_cast<int>(line.begin / chunks), chunk = static_cast<int>(line.begin % chunks), stage = 0;
+  StreamTile tile = loads.source.At(tile_idx);
   const int warp_column = tid / 32 / Shape::kWarpRows * Shape::kColumnTiles * 8;
   const auto live_tiles_of = [&](const StreamTile& t) {
     const int m = experts ? p.expert_begin[t.group + 1] - p.expert_begin[t.group] : p.m;
@@ -251,8 +262,12 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
   for (int64_t unit = line.begin; unit < line.end; ++unit) {
     WaitAsync<S::kStages - 2>();
     __syncthreads();  // this stage is there, the one before has been read
-    load_next(true, true);
-    MultiplyStage<kType, kColumns, X>(ring + stage * S::kBytes, scaled, live_tiles, acc);
+    loads.Next(true, true);
+    if constexpr (F::kCodes) {
+      MultiplyCodeStage<kType, kColumns, X>(ring + stage * S::kBytes, chunk, live_tiles, acc);
+    } else {
+      MultiplyStage<kType, kColumns, X>(ring + stage * S::kBytes, scaled, live_tiles, acc);
+    }
     stage = stage + 1 == S::kStages ? 0 : stage + 1;
     ++chunk;
     if (chunk < chunks && unit + 1 < line.end) continue;
@@ -271,7 +286,7 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
     chunk = 0;
     ++tile_idx;
     if (unit + 1 < line.end) {
-      tile = tile_at(tile_idx);
+      tile = loads.source.At(tile_idx);
       live_tiles = live_tiles_of(tile);
     }
   }
@@ -293,7 +308,7 @@ CudaStatus LaunchStreamShape(const CudaExec& exec, const MatmulProblem& p, const
     return failure;
   }
   const int grid = plan.num_ranges > 0 ? plan.num_ranges : StreamBlocks(kColumns, exec.num_sms);
-  LaunchOverlapped(kernel, grid, kStreamThreads, shared_bytes, exec.stream, p, work);
+  LaunchOverlapped<LaunchRole::kMatmul>(kernel, grid, kStreamThreads, shared_bytes, exec.stream, p, work);
   return CudaLaunched("matmul of %d groups, m %d, n %d, k %d, weights of type number %d", p.num_groups, p.m, p.n, p.k,
                       static_cast<int>(kType));
 }

@@ -10,6 +10,7 @@ list(APPEND KERNEL_AVX2
   matmul/matmul_codes32_avx2.cc
   matmul/matmul_float_avx2.cc)
 list(APPEND KERNEL_TESTS
+  matmul/code_rows_test.cc
   matmul/cuda_rows_test.cc
   matmul/gemv_shape_test.cc
   matmul/grouped_matmul_test.cc

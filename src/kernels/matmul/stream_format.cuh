@@ -15,6 +15,7 @@
 
 #include "device/cuda/clamped_half.cuh"
 #include "device/cuda/value.cuh"
+#include "kernels/matmul/code_rows.h"
 #include "kernels/matmul/matmul_launch.h"
 
 namespace cachalot {
@@ -23,8 +24,9 @@ namespace cachalot {
 __device__ __forceinline__ uint32_t PackX(float low, float high, __half) { return ClampedHalf2(low, high); }
 __device__ __forceinline__ uint32_t PackX(float low, float high, __nv_bfloat16) { return Pack2(low, high, __nv_bfloat16{}); }
 
-template <DType kType>
+template <DType kType, bool kCodeRow = IsCodeRow(kType)>
 struct StreamFormat {
+  static constexpr bool kCodes = false;  // rows of codes: code_mma.cuh
   static constexpr bool kFp8 = kType == DType::kFP8E4M3;
   static constexpr bool kBlockScales = kType == DType::kQ8_0 || kType == DType::kQ4_0 || kType == DType::kQ4_1;
   static constexpr bool kMinima = kType == DType::kQ4_1;
@@ -35,7 +37,26 @@ struct StreamFormat {
   static constexpr int kBlocksPerPiece = 16 / kBits;      // blocks of 32 values in the 64 bytes that four lanes load
   static constexpr int kPieces = kRowBytes / 64;
   static constexpr StreamOrder kOrder = StreamOrderOf(kType);
+  static constexpr int kHighBytes = 0;
+  static constexpr int kScaleBytes = kFp8 ? 4 : kBlockScales ? 8 : 0;  // of a row and a chunk
+  static constexpr int kMinimaBytes = kMinima ? 8 : 0;
+  static __host__ __device__ constexpr int ScalesAt(int chunk) { return chunk * (kChunk / 32 * 2); }
+  static __host__ __device__ constexpr int MinimaAt(int chunk) { return ScalesAt(chunk); }
   using Element = std::conditional_t<kType == DType::kBF16, __nv_bfloat16, __half>;
+};
+
+// Rows of codes: scales are records, minima tops.
+template <DType kType>
+struct StreamFormat<kType, true> {
+  using C = CodeChunk<kType>;
+  static constexpr bool kCodes = true, kFp8 = false, kBlockScales = true, kDirect = false;
+  static constexpr bool kMinima = C::kTopBytes > 0;
+  static constexpr int kChunk = 128, kRowBytes = C::kCodeBytes;
+  static constexpr StreamOrder kOrder = StreamOrderOf(kType);
+  static constexpr int kHighBytes = C::kHighBytes, kScaleBytes = C::kRecordBytes, kMinimaBytes = C::kTopBytes;
+  static __host__ __device__ constexpr int ScalesAt(int chunk) { return C::RecordAt(chunk); }
+  static __host__ __device__ constexpr int MinimaAt(int chunk) { return C::TopAt(chunk); }
+  using Element = __half;
 };
 
 __device__ __forceinline__ uint32_t SubF16x2(uint32_t a, uint32_t b) {

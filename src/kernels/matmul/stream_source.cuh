@@ -13,16 +13,16 @@ struct StreamStage {
   static constexpr int kXRowBytes = F::kChunk * static_cast<int>(sizeof(X));
   static constexpr int kWBytes = kStreamRows * F::kRowBytes;
   static constexpr int kXBytes = kColumns * kXRowBytes;
-  static constexpr int kScaleBytes = F::kDirect ? 0 : kStreamRows * (F::kFp8 ? 4 : 8);
-  static constexpr int kX = kWBytes, kScales = kX + kXBytes, kMinima = kScales + kScaleBytes;
-  static constexpr int kBytes = kMinima + (F::kMinima ? kScaleBytes : 0);
+  static constexpr int kHigh = kWBytes, kX = kHigh + kStreamRows * F::kHighBytes;
+  static constexpr int kScales = kX + kXBytes, kMinima = kScales + kStreamRows * F::kScaleBytes;
+  static constexpr int kBytes = kMinima + kStreamRows * F::kMinimaBytes;
   static constexpr int kBudget = (StreamShape<kColumns>::kBlocksPerSm == 2 ? 108 : 210) << 10;
   static constexpr int kStages = kBudget / kBytes > 6 ? 6 : kBudget / kBytes;
   static_assert(kStages >= 3 && kBytes % 16 == 0);
   static constexpr int kRingBytes = kStages * kBytes;
 };
 
-template <int kBytes>
+template <int kBytes>  // 4, 8 or 16
 __device__ __forceinline__ void CopyAsyncSmall(uint32_t shared, const void* global, bool valid) {
   const int bytes = valid ? kBytes : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;\n" ::"r"(shared), "l"(global), "n"(kBytes), "r"(bytes)
@@ -61,8 +61,10 @@ struct StreamSource {
 
   const std::byte* w;  // this thread's first row and piece
   const std::byte* scales;
+  const std::byte* high;
   const X* x;
   int rows;  // of W that exist, counted from this thread's first
+  int tile_rows;  // the same, from the tile's first
   int x_row[kXCopies];
 
   __device__ void Enter(const MatmulProblem& p, const StreamTile& tile) {
@@ -75,6 +77,11 @@ struct StreamSource {
     const int tid = static_cast<int>(threadIdx.x), row = tid / kWPieces;
     rows = p.n - tile.n0 - row;
     w = group.w + int64_t{tile.n0 + row} * p.layout.row_bytes + tid % kWPieces * 16;
+    tile_rows = p.n - tile.n0;
+    if constexpr (F::kHighBytes > 0) {
+      constexpr int kPieces = F::kHighBytes / 16;
+      high = group.w + int64_t{tile.n0 + tid / kPieces} * p.layout.row_bytes + p.layout.high_offset + tid % kPieces * 16;
+    }
     if constexpr (F::kBlockScales) {  // threads 0 .. 127: scales, the others: minima
       const int scale_row = min(tile.n0 + tid % kStreamRows, p.n - 1);
       scales = group.w + int64_t{scale_row} * p.layout.row_bytes +
@@ -109,10 +116,19 @@ struct StreamSource {
       const void* from = valid ? w + i * kWStep * p.layout.row_bytes + w_at : p.x;  // p.x: named, not read
       CopyAsync16(stage + HalfSwizzled<F::kRowBytes>(tid / kWPieces + i * kWStep, tid % kWPieces), from, valid);
     }
+    if constexpr (F::kHighBytes > 0) {
+      constexpr int kPieces = F::kHighBytes / 16;
+      const int row = tid / kPieces;
+      if (row < kStreamRows) {
+        const bool valid = row < tile_rows;
+        CopyAsync16(stage + S::kHigh + tid * 16, valid ? high + chunk * F::kHighBytes : static_cast<const void*>(p.x), valid);
+      }
+    }
     if constexpr (F::kBlockScales) {
-      if (F::kMinima || tid < kStreamRows) {
-        const int to = tid < kStreamRows ? S::kScales + tid * 8 : S::kMinima + (tid - kStreamRows) * 8;
-        CopyAsyncSmall<8>(stage + to, scales + chunk * (F::kChunk / 32 * 2), true);
+      if (tid < kStreamRows) {
+        CopyAsyncSmall<F::kScaleBytes>(stage + S::kScales + tid * F::kScaleBytes, scales + F::ScalesAt(chunk), true);
+      } else if constexpr (F::kMinima) {
+        CopyAsyncSmall<F::kMinimaBytes>(stage + S::kMinima + (tid - kStreamRows) * F::kMinimaBytes, scales + F::MinimaAt(chunk), true);
       }
     }
     if constexpr (F::kFp8) {

@@ -10,6 +10,8 @@
 #include "quant/format.h"
 #include "quant/q4_0.h"
 #include "quant/q4_1.h"
+#include "quant/q4_k.h"
+#include "quant/q6_k.h"
 #include "quant/q8_0.h"
 #include "tensor/float_convert.h"
 
@@ -80,12 +82,22 @@ void Draw(Random random, const T* table, T* out, int64_t count) {
 }
 
 bool HasDirectBlocks(DType type) {
-  return type == DType::kQ8_0 || type == DType::kQ4_0 || type == DType::kQ4_1;
+  return type == DType::kQ8_0 || type == DType::kQ4_0 || type == DType::kQ4_1 || type == DType::kQ4_K || type == DType::kQ6_K;
 }
 
-// Deviation of the integers that the blocks are filled with, all of them equally likely.
+// Deviation of the integers that the blocks are filled with, all of them equally likely; Q4_K, Q6_K: of what the block's
+// scale multiplies.
 float BlockDeviation(DType type) {
-  return type == DType::kQ8_0 ? 73.9f : 4.61f;
+  switch (type) {
+    case DType::kQ8_0:
+      return 73.9f;
+    case DType::kQ4_K:
+      return 168.3f;
+    case DType::kQ6_K:
+      return 1365.7f;
+    default:
+      return 4.61f;
+  }
 }
 
 void Put16Bytes(Random& random, void* out) {
@@ -148,11 +160,11 @@ void DummyRows::FillPlain(int64_t row, std::byte* out) const {
   }
 }
 
-// Blocks with random integers and one of 16 scales; the sign of the scale (Q4_0) or a minimum of -7.5 scales
-// (Q4_1) keeps the mean at zero.
+// Blocks with random integers and one of 16 scales; the sign of the scale (Q4_0, Q6_K) or a minimum of -7.5 scales
+// (Q4_1, Q4_K) keeps the mean at zero.
 void DummyRows::FillBlocks(int64_t row, std::byte* out) const {
   Random random(seed_ + static_cast<uint64_t>(row) * 0x9e3779b97f4a7c15ull);
-  const int64_t num_blocks = tensor_.num_cols() / 32;
+  const int64_t num_blocks = tensor_.num_cols() / GetDTypeInfo(tensor_.info.dtype).block_size;
   for (int64_t b = 0; b < num_blocks; ++b) {
     const uint64_t bits = random.Next();
     const uint16_t scale = block_scales_[bits & 15];
@@ -165,6 +177,23 @@ void DummyRows::FillBlocks(int64_t row, std::byte* out) const {
       auto* block = reinterpret_cast<BlockQ4_0*>(out) + b;
       block->scale = static_cast<uint16_t>(scale ^ ((bits & 16) << 11));
       Put16Bytes(random, block->q);
+    } else if (tensor_.info.dtype == DType::kQ4_K) {
+      BlockQ4_K block;
+      block.d = scale;
+      block.dmin = F32ToF16(7.5f * F16ToF32(scale));
+      const uint64_t scales = random.Next();
+      std::memcpy(block.scales, &scales, 4);
+      std::memcpy(block.scales + 4, &scales, 4);  // minima as scales, so that each sub-block's mean is about zero
+      for (int j = 0; j < 4; ++j) block.scales[8 + j] = static_cast<uint8_t>((scales >> (32 + 4 * j) & 0xf) * 0x11);
+      for (int i = 0; i < 128; i += 16) Put16Bytes(random, block.q + i);
+      std::memcpy(out + b * static_cast<int64_t>(sizeof(block)), &block, sizeof(block));
+    } else if (tensor_.info.dtype == DType::kQ6_K) {
+      BlockQ6_K block;
+      block.d = static_cast<uint16_t>(scale ^ ((bits & 16) << 11));
+      Put16Bytes(random, block.scales);
+      for (int i = 0; i < 128; i += 16) Put16Bytes(random, block.low + i);
+      for (int i = 0; i < 64; i += 16) Put16Bytes(random, block.high + i);
+      std::memcpy(out + b * static_cast<int64_t>(sizeof(block)), &block, sizeof(block));
     } else {
       auto* block = reinterpret_cast<BlockQ4_1*>(out) + b;
       block->scale = scale;
