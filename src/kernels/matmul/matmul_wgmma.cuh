@@ -16,6 +16,7 @@
 #include "device/cuda/tensor_core.cuh"
 #include "kernels/attention/attention_wgmma.cuh"
 #include "kernels/matmul/stream_fold.cuh"
+#include "kernels/matmul/stream_ring.cuh"
 
 namespace cachalot {
 namespace {
@@ -107,6 +108,23 @@ __device__ __forceinline__ void StoreSums(const MatmulProblem& p, const StreamTi
   }
 }
 
+template <int kRowTiles, int kColumns>
+struct WgmmaTiles {
+  const MatmulProblem& p;
+  const StreamWork& work;
+  const int* first_slots;
+  WgmmaSource<kRowTiles, kColumns> from;
+
+  __device__ __forceinline__ StreamTile At(int index) const {
+    StreamTile tile = TileAt<1, kColumns>(p, work, first_slots, index);
+    tile.n0 *= work.plan.rows;
+    return tile;
+  }
+  __device__ __forceinline__ void Enter(int tile) { from.Enter(p, At(tile), work.plan.rows); }
+  __device__ __forceinline__ void CopyW(int chunk, uint32_t stage) const { from.CopyW(p, chunk, stage); }
+  __device__ __forceinline__ void CopyX(int chunk, uint32_t stage) const { from.CopyX(p, chunk, stage); }
+};
+
 template <typename Element, int kRowTiles, int kColumns>
 __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_constant__ MatmulProblem p,
                                                                  const __grid_constant__ StreamWork work) {
@@ -117,62 +135,16 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
   const int tid = static_cast<int>(threadIdx.x), chunks = work.chunks;
   int* first_slots = reinterpret_cast<int*>(shared + kStages * Tile::kBytes);
   const bool experts = p.expert_begin != nullptr;
-  int num_tiles = p.num_groups * work.n_tiles * work.m_tiles;
-  LetNextKernelStart();
-  if (experts) {
-    WaitForEarlierKernels();
-    num_tiles = ScanExperts<kColumns>(p, first_slots) * work.n_tiles;
-  }
-  const StreamLine line = LineOf(work, num_tiles);
-  if (blockIdx.x >= line.num_ranges) {
-    if (!experts) WaitForEarlierKernels();
-    return;
-  }
+  StreamLine line;
+  if (!EnterStream<kColumns>(p, work, first_slots, &line)) return;
   const int tile_rows = work.plan.rows;
-  const auto tile_at = [&](int index) {
-    StreamTile tile = TileAt<1, kColumns>(p, work, first_slots, index);
-    tile.n0 *= tile_rows;
-    return tile;
-  };
-  const int first_tile = static_cast<int>(line.begin / chunks), first_chunk = static_cast<int>(line.begin % chunks);
-
   const uint32_t ring = SharedAddress(shared);
-  WgmmaSource<kRowTiles, kColumns> source;
-  int load_tile, load_chunk, load_stage;
-  int64_t loads_left;
-  const auto start_loading = [&] {
-    load_tile = first_tile, load_chunk = first_chunk, load_stage = 0;
-    loads_left = line.end - line.begin;
-    source.Enter(p, tile_at(load_tile), tile_rows);
-  };
-  const auto load_next = [&](bool w, bool x) {
-    if (loads_left > 0) {
-      if (load_chunk == chunks) {
-        load_chunk = 0;
-        source.Enter(p, tile_at(++load_tile), tile_rows);
-      }
-      if (w) source.CopyW(p, load_chunk, ring + load_stage * Tile::kBytes);
-      if (x) source.CopyX(p, load_chunk, ring + load_stage * Tile::kBytes);
-      ++load_chunk;
-      --loads_left;
-      load_stage = load_stage + 1 == kStages ? 0 : load_stage + 1;
-    }
-    if (x) CommitAsync();
-  };
-  // W waits for no earlier kernel, so the ring begins with W alone.
-  start_loading();
-#pragma unroll 1
-  for (int i = experts ? kAhead : 0; i < 2 * kAhead; ++i) {
-    if (i == kAhead && !experts) {
-      WaitForEarlierKernels();
-      start_loading();
-    }
-    load_next(experts || i < kAhead, i >= kAhead);
-  }
+  StreamRing<kStages, Tile::kBytes, kAhead, WgmmaTiles<kRowTiles, kColumns>> loads = {{p, work, first_slots, {}}, line, chunks, ring};
+  loads.Fill(experts);
 
   const int group_row = tid / 128 * 64, warp_row = group_row + tid % 128 / 32 * 16;  // + rt * 128
   const int used = kRowTiles == 1 || warp_row + 128 < tile_rows ? kRowTiles * Tile::kCount : Tile::kCount;
-  int tile_idx = first_tile, stage = 0;
+  int tile_idx = static_cast<int>(line.begin / chunks), stage = 0;
 #pragma unroll 1
   for (int64_t unit = line.begin; unit < line.end; ++tile_idx) {
     const auto tile_end = min(line.end, (int64_t{tile_idx} + 1) * chunks);
@@ -194,13 +166,13 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
         }
       }
       WgmmaCommit();
-      load_next(true, true);
+      loads.Next(true, true);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
 #pragma unroll
     for (int rt = 0; rt < kRowTiles; ++rt) WgmmaWait<0>(acc[rt]);
     if (FoldPieces(work.plan, line, tile_idx, chunks, reinterpret_cast<float(&)[kRowTiles * Tile::kCount]>(acc), used)) {
-      const StreamTile tile = tile_at(tile_idx);
+      const StreamTile tile = loads.source.At(tile_idx);
 #pragma unroll
       for (int rt = 0; rt < kRowTiles; ++rt) {
         StoreSums(p, tile, tile.n0 + warp_row + rt * 128, min(p.n, tile.n0 + tile_rows), acc[rt]);
@@ -224,7 +196,7 @@ CudaStatus LaunchWgmmaTile(const CudaExec& exec, const MatmulProblem& p, const S
                                        "matmul: cudaFuncSetAttribute")) {
     return failure;
   }
-  LaunchOverlapped(kernel, exec.num_sms, kStreamThreads, shared_bytes, exec.stream, p, work);
+  LaunchOverlapped<LaunchRole::kMatmul>(kernel, exec.num_sms, kStreamThreads, shared_bytes, exec.stream, p, work);
   return CudaLaunched("matmul (wgmma, tiles of %d x %d) of %d groups, m %d, n %d, k %d", plan.rows, kColumns, p.num_groups, p.m,
                       p.n, p.k);
 }

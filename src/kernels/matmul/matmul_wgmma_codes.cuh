@@ -118,6 +118,26 @@ __device__ __forceinline__ void MultiplyCodes(uint32_t stage, int row0, bool sca
 }
 
 template <DType kType, int kColumns>
+struct CodesTiles {
+  const MatmulProblem& p;
+  const StreamWork& work;
+  const int* first_slots;
+  StreamSource<kType, kColumns, uint16_t> w;
+  CodesX<kColumns> x;
+
+  __device__ __forceinline__ StreamTile At(int tile) const { return TileAt<kStreamRows, kColumns>(p, work, first_slots, tile); }
+  __device__ __forceinline__ void Enter(int index) {
+    const StreamTile tile = At(index);
+    w.EnterW(p, tile);
+    x.Enter(p, tile);
+  }
+  __device__ __forceinline__ void CopyW(int chunk, uint32_t stage) const { w.CopyW(p, chunk, stage); }
+  __device__ __forceinline__ void CopyX(int chunk, uint32_t stage) const {
+    x.Copy(p, chunk, stage + CodesStage<kType, kColumns>::S::kX);
+  }
+};
+
+template <DType kType, int kColumns>
 __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm) void CodesKernel(
     const __grid_constant__ MatmulProblem p, const __grid_constant__ StreamWork work) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -127,65 +147,16 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
   const int tid = static_cast<int>(threadIdx.x), chunks = work.chunks;
   int* first_slots = reinterpret_cast<int*>(shared + kStages * Stage::kBytes);
   const bool experts = p.expert_begin != nullptr;
-  int num_tiles = p.num_groups * work.n_tiles * work.m_tiles;
-  LetNextKernelStart();
-  if (experts) {
-    WaitForEarlierKernels();
-    num_tiles = ScanExperts<kColumns>(p, first_slots) * work.n_tiles;
-  }
-  const StreamLine line = LineOf(work, num_tiles);
-  if (blockIdx.x >= line.num_ranges) {
-    if (!experts) WaitForEarlierKernels();
-    return;
-  }
-  const auto tile_at = [&](int tile) { return TileAt<kStreamRows, kColumns>(p, work, first_slots, tile); };
-  const int first_tile = static_cast<int>(line.begin / chunks), first_chunk = static_cast<int>(line.begin % chunks);
-
+  StreamLine line;
+  if (!EnterStream<kColumns>(p, work, first_slots, &line)) return;
   const uint32_t ring = SharedAddress(shared);
-  StreamSource<kType, kColumns, uint16_t> source;
-  CodesX<kColumns> source_x;
-  int load_tile, load_chunk, load_stage;
-  int64_t loads_left;
-  const auto enter = [&] {
-    const StreamTile tile = tile_at(load_tile);
-    source.EnterW(p, tile);
-    source_x.Enter(p, tile);
-  };
-  const auto start_loading = [&] {
-    load_tile = first_tile, load_chunk = first_chunk, load_stage = 0;
-    loads_left = line.end - line.begin;
-    enter();
-  };
-  const auto load_next = [&](bool w, bool x) {
-    if (loads_left > 0) {
-      if (load_chunk == chunks) {
-        load_chunk = 0;
-        ++load_tile;
-        enter();
-      }
-      if (w) source.CopyW(p, load_chunk, ring + load_stage * Stage::kBytes);
-      if (x) source_x.Copy(p, load_chunk, ring + load_stage * Stage::kBytes + Stage::S::kX);
-      ++load_chunk;
-      --loads_left;
-      load_stage = load_stage + 1 == kStages ? 0 : load_stage + 1;
-    }
-    if (x) CommitAsync();
-  };
-  // W waits for no earlier kernel, so the ring begins with W alone.
-  start_loading();
-#pragma unroll 1
-  for (int i = experts ? kAhead : 0; i < 2 * kAhead; ++i) {
-    if (i == kAhead && !experts) {
-      WaitForEarlierKernels();
-      start_loading();
-    }
-    load_next(experts || i < kAhead, i >= kAhead);
-  }
+  StreamRing<kStages, Stage::kBytes, kAhead, CodesTiles<kType, kColumns>> loads = {{p, work, first_slots, {}, {}}, line, chunks, ring};
+  loads.Fill(experts);
 
   bool scaled = false;
   if constexpr (StreamFormat<kType>::kFp8) scaled = p.block_scales != nullptr || p.expert_block_scales != nullptr;
   const int row0 = tid / 32 * 16;
-  int tile_idx = first_tile, stage = 0;
+  int tile_idx = static_cast<int>(line.begin / chunks), stage = 0;
 #pragma unroll 1
   for (int64_t unit = line.begin; unit < line.end; ++tile_idx) {
     const auto tile_end = min(line.end, (int64_t{tile_idx} + 1) * chunks);
@@ -195,12 +166,12 @@ __global__ __launch_bounds__(kStreamThreads, StreamShape<kColumns>::kBlocksPerSm
       WaitAsync<kAhead - 1>();
       FenceForWgmma();
       __syncthreads();  // this stage is there, the one before has been multiplied
-      load_next(true, true);
+      loads.Next(true, true);
       MultiplyCodes<kType, kColumns>(ring + stage * Stage::kBytes, row0, scaled, acc);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     if (FoldPieces(work.plan, line, tile_idx, chunks, acc)) {
-      const StreamTile tile = tile_at(tile_idx);
+      const StreamTile tile = loads.source.At(tile_idx);
       StoreSums(p, tile, tile.n0 + row0, p.n, acc);
     }
   }
@@ -221,7 +192,7 @@ CudaStatus LaunchCodesTile(const CudaExec& exec, const MatmulProblem& p, const S
                                        "matmul: cudaFuncSetAttribute")) {
     return failure;
   }
-  LaunchOverlapped(kernel, StreamBlocks(kColumns, exec.num_sms), kStreamThreads, shared_bytes, exec.stream, p, work);
+  LaunchOverlapped<LaunchRole::kMatmul>(kernel, StreamBlocks(kColumns, exec.num_sms), kStreamThreads, shared_bytes, exec.stream, p, work);
   return CudaLaunched("matmul (wgmma, codes, %d columns) of %d groups, m %d, n %d, k %d", kColumns, p.num_groups, p.m, p.n, p.k);
 }
 
