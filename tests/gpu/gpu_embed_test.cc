@@ -13,10 +13,10 @@ TEST_F(GpuEmbed, GivesTheRowsOfTheTable) {
   const std::vector<int32_t> ids = {0, 299, 5, 5, 16, -1, 300, 128};
   constexpr int64_t kVocab = 300;
   for (DType dtype : kCudaMatmulTypes) {
-    for (const int64_t dim : {32, 61, 288, 1024, 1408}) {
-      if (IsQuantized(dtype) && dim % 32 != 0) continue;
+    for (const int64_t dim : {32, 61, 288, 768, 1024, 1408}) {
+      if (dim % CudaBlockOf(dtype) != 0) continue;
       SCOPED_TRACE(fmt::format("{} dim {}", DTypeName(dtype), dim));
-      const TestWeight table(dtype, kVocab, dim, static_cast<uint64_t>(dim));
+      const TestWeight table = BigWeight(dtype, kVocab, dim, static_cast<uint64_t>(dim));
       const GpuWeight gpu_table(table);
       const std::vector<float> want = table.Decoded();
       const int64_t stride = dim + 3;
@@ -46,7 +46,7 @@ TEST_F(GpuEmbed, GivesTheRowsOfTheTable) {
 TEST_F(GpuEmbed, UnknownTypesAreRefused) {
   const GpuArray<int32_t> ids(std::vector<int32_t>{0});
   const Status status = FromCuda(
-      Backend().embed(Gpu::Get().Exec(), {.token_ids = ids.data(), .num_tokens = 1, .table = {.dtype = DType::kQ6_K}}));
+      Backend().embed(Gpu::Get().Exec(), {.token_ids = ids.data(), .num_tokens = 1, .table = {.dtype = DType::kIQ2_XXS}}));
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
 }
 

@@ -65,7 +65,8 @@ TEST_F(GpuHeadMatmul, AgainstTheReference) {
   for (DType dtype : kCudaMatmulTypes) {
     if (dtype == DType::kFP8E4M3) continue;
     for (HeadCase c : shapes) {
-      const TestWeight weight(dtype, c.heads * c.n, c.k, 21);
+      const TestWeight weight = BigWeight(dtype, c.heads * c.n, c.k, 21);
+      c.k = weight.k;
       const GpuWeight gpu_weight(weight);
       for (int64_t m : {1, 2, 3, 4, 8, 9, 17, 33, 65, 200}) {
         if (m == 200 && c.n * c.k * c.heads > 500'000) continue;
@@ -90,8 +91,8 @@ TEST_F(GpuHeadMatmul, OddLengths) {
 TEST_F(GpuHeadMatmul, DeterministicRowsAreIndependent) {
   constexpr int64_t kRows = 150, kN = 128, kK = 512;
   constexpr int32_t kHeads = 8;
-  for (DType dtype : {DType::kBF16, DType::kQ8_0}) {
-    const TestWeight weight(dtype, kHeads * kN, kK, 23);
+  for (DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ6_K}) {
+    const TestWeight weight = BigWeight(dtype, kHeads * kN, kK, 23);
     const GpuWeight gpu_weight(weight);
     TestRng rng(24);
     const GpuArray<float> x(rng.NormalVector(kRows * kHeads * kK)), y(kRows * kHeads * kN);
@@ -149,7 +150,7 @@ struct Experts {
   Experts(DType dtype, int64_t n, int64_t k) {
     weights.reserve(kDistinct);
     for (int e = 0; e < kDistinct; ++e) {
-      weights.emplace_back(dtype, n, k, 31 + e);
+      weights.push_back(BigWeight(dtype, n, k, 31 + static_cast<uint64_t>(e)));
       gpu.push_back(std::make_unique<GpuWeight>(weights.back()));
       packed.push_back(weights.back().Pack(Isa::kRef));
     }
@@ -233,9 +234,9 @@ TEST_F(GpuMoeMatmul, AgainstTheReference) {
 }
 
 TEST_F(GpuMoeMatmul, DeterministicPairsAreIndependent) {
-  constexpr int64_t kN = 200, kK = 1408, kTokens = 100;
+  constexpr int64_t kN = 200, kK = 1536, kTokens = 100;
   constexpr int32_t kExperts = 3;
-  for (DType dtype : {DType::kBF16, DType::kFP8E4M3, DType::kQ4_0}) {
+  for (DType dtype : {DType::kBF16, DType::kFP8E4M3, DType::kQ4_0, DType::kQ4_K, DType::kQ3_K}) {
     const Experts experts(dtype, kN, kK);
     const Routing routing = MakeRouting(kExperts, 1, kTokens, Spread::kRandom);
     TestRng rng(41);

@@ -15,18 +15,21 @@ struct Case {
   bool bias = false, accumulate = false, row_scales = false;
 };
 
-std::vector<float> Reference(const Case& c, const TestWeight& weight, const std::vector<float>& x, const std::vector<float>& bias,
-                             const std::vector<float>& before) {
-  std::vector<float> y = before;
+std::vector<float> Products(const Case& c, const TestWeight& weight, const std::vector<float>& x) {
+  std::vector<float> y(c.m * c.n);
   const PackedMatrix packed = weight.Pack(Isa::kRef);
-  Matmul(MatmulReference(), {.x = x.data(),
-                             .x_stride = c.k + c.x_gap,
-                             .m = c.m,
-                             .weight = &packed,
-                             .bias = c.bias ? bias.data() : nullptr,
-                             .y = y.data(),
-                             .y_stride = c.n + c.y_gap,
-                             .accumulate = c.accumulate});
+  Matmul(MatmulReference(), {.x = x.data(), .x_stride = c.k + c.x_gap, .m = c.m, .weight = &packed, .y = y.data(), .y_stride = c.n});
+  return y;
+}
+
+// y without its gaps.
+std::vector<float> Reference(const Case& c, std::vector<float> y, const std::vector<float>& bias, const std::vector<float>& before) {
+  for (int64_t i = 0; i < c.m; ++i) {
+    for (int64_t j = 0; j < c.n; ++j) {
+      const double sum = double{y[i * c.n + j]} + (c.bias ? double{bias[j]} : 0.0);
+      y[i * c.n + j] = static_cast<float>(c.accumulate ? sum + double{before[i * (c.n + c.y_gap) + j]} : sum);
+    }
+  }
   return y;
 }
 
@@ -39,7 +42,9 @@ std::vector<float> Rows(const Case& c, const std::vector<float>& y) {
   return out;
 }
 
-void Check(const Case& c, const TestWeight& weight, const GpuWeight& gpu_weight, bool every_mode = true) {
+// `products`: x Wᵀ of the case without bias and what y held before, filled by the first and used by the next of the same m.
+void Check(Case c, const TestWeight& weight, const GpuWeight& gpu_weight, bool every_mode = true, std::vector<float>* products = nullptr) {
+  c.k = weight.k;
   SCOPED_TRACE(fmt::format("{} m {} n {} k {} gaps {} {}{}{}{}", DTypeName(weight.dtype), c.m, c.n, c.k, c.x_gap, c.y_gap,
                            c.bias ? " bias" : "", c.accumulate ? " accumulate" : "", c.row_scales ? " row scales" : ""));
   TestRng rng(static_cast<uint64_t>(c.m * 31 + c.n * 7 + c.k));
@@ -47,7 +52,10 @@ void Check(const Case& c, const TestWeight& weight, const GpuWeight& gpu_weight,
   const std::vector<float> x = BF16Vector(&rng, c.m * (c.k + c.x_gap)), bias = rng.NormalVector(c.n);
   const std::vector<float> before = c.accumulate ? rng.NormalVector(y_count)
                                                  : std::vector<float>(y_count, std::bit_cast<float>(0xffffffffu));
-  const std::vector<float> want = Reference(c, weight, x, bias, before);
+  std::vector<float> of_case;
+  if (products == nullptr) products = &of_case;
+  if (products->empty()) *products = Products(c, weight, x);
+  const std::vector<float> want = Reference(c, *products, bias, before);
   GpuArray<float> gpu_x(x), gpu_bias(bias), y(y_count);
   CudaMatmulParams params = {.x = gpu_x.data(),
                              .x_stride = c.k + c.x_gap,
@@ -72,7 +80,7 @@ void Check(const Case& c, const TestWeight& weight, const GpuWeight& gpu_weight,
       }
       first = got;
       const Tolerance tolerance = mode.math == CudaMath::kF32 ? ToleranceFor(OpClass::kMatmul) : FastTolerance(weight.dtype, c.m);
-      const Comparison compared = Compare(Rows(c, got), Rows(c, want), tolerance);
+      const Comparison compared = Compare(Rows(c, got), want, tolerance);
       EXPECT_TRUE(compared.ok) << compared.message;
       for (int64_t i = 0; i < c.m; ++i) {
         for (int64_t j = c.n; j < c.n + c.y_gap; ++j) {
@@ -93,7 +101,7 @@ TEST_F(GpuMatmul, SmallShapesOfEveryFormat) {
   for (DType dtype : kCudaMatmulTypes) {
     int at = 0;
     for (const auto& [n, k] : shapes) {
-      const TestWeight weight(dtype, n, k, 3);
+      const TestWeight weight = BigWeight(dtype, n, k, 3);
       const GpuWeight gpu_weight(weight);
       for (int64_t m : kRowCounts) {
         ++at;
@@ -111,19 +119,22 @@ TEST_F(GpuMatmul, LongShapesOfEveryFormat) {
   struct Shape {
     int64_t n, k;
     std::vector<int64_t> m;
+    bool even_cut = false;  // only where 16-bit weights are cut into tiles that end together
   };
   const Shape shapes[] = {{4096, 1024, {1, 8, 16}}, {4096, 576, {9, 64}},       {1000, 2048, {4, 33, 200}}, {130, 7168, {1, 17, 65}},
                           {2816, 1024, {1, 64}},    {513, 1408, {2, 127}},      {20000, 256, {1, 3, 32, 64, 100}},   {4096, 256, {129}},
                           {384, 4096, {5, 300}},    {64, 14336, {1, 12, 100}},
                           // Cut evenly on 132 SMs: k in four and in three, whole tiles in one round (20000, too) and in two.
-                          {4096, 2048, {50, 100}},  {6144, 1536, {64, 128}},    {28672, 128, {64}},     {34000, 64, {70, 128}}};
+                          {4096, 2048, {50, 100}, true},  {6144, 1536, {64, 128}, true},    {28672, 128, {64}, true},     {34000, 64, {70, 128}, true}};
   for (DType dtype : kCudaMatmulTypes) {
     for (const Shape& shape : shapes) {
-      const TestWeight weight(dtype, shape.n, shape.k, 4);
+      if (shape.even_cut && dtype != DType::kF16 && dtype != DType::kBF16) continue;
+      const TestWeight weight = BigWeight(dtype, shape.n, shape.k, 4);
       const GpuWeight gpu_weight(weight);
       for (int64_t m : shape.m) {
-        Check({.m = m, .n = shape.n, .k = shape.k}, weight, gpu_weight, shape.n * shape.k * m < 100'000'000);
-        Check({.m = m, .n = shape.n, .k = shape.k, .y_gap = 4, .bias = true, .accumulate = true}, weight, gpu_weight, false);
+        std::vector<float> products;
+        Check({.m = m, .n = shape.n, .k = weight.k}, weight, gpu_weight, shape.n * shape.k * m < 100'000'000, &products);
+        Check({.m = m, .n = shape.n, .k = weight.k, .y_gap = 4, .bias = true, .accumulate = true}, weight, gpu_weight, false, &products);
       }
     }
   }
@@ -152,7 +163,7 @@ TEST_F(GpuMatmul, DecodeShapesOfEveryFormat) {
   for (DType dtype : kCudaMatmulTypes) {
     int at = 0;
     for (const auto& [n, k] : shapes) {
-      const TestWeight weight(dtype, n, k, 12);
+      const TestWeight weight = BigWeight(dtype, n, k, 12);
       const GpuWeight gpu_weight(weight);
       for (int64_t m : {1, 2, 3, 4}) {
         ++at;
@@ -164,6 +175,22 @@ TEST_F(GpuMatmul, DecodeShapesOfEveryFormat) {
       EXPECT_TRUE(gpu_weight.Intact());
     }
   }
+}
+
+// device/cuda/cuda_tune.h
+TEST_F(GpuMatmul, SettingsForMeasuringAreRightToo) {
+  for (const char* settings : {"gemv_rows=8,gemv_dense_k=16384", "gemv_alone=all,gemv_dense_k=16384", "gemv_alone=none,gemv_code_k=64",
+                               "overlap=none", "overlap=matmuls", "carveout=own"}) {
+    SCOPED_TRACE(settings);
+    GPU_OK(Backend().set_tune(settings));
+    for (DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
+      const TestWeight weight = BigWeight(dtype, 1100, 4096, 13);
+      const GpuWeight gpu_weight(weight);
+      for (int64_t m : {1, 5, 8}) Check({.m = m, .n = weight.n, .k = weight.k}, weight, gpu_weight, false);
+    }
+    GPU_OK(Backend().set_tune(""));
+  }
+  EXPECT_EQ(FromCuda(Backend().set_tune("speed=2")).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(GpuMatmul, Fp8WithScalesOfEachRow) {
@@ -178,11 +205,12 @@ TEST_F(GpuMatmul, Fp8WithScalesOfEachRow) {
 TEST_F(GpuMatmul, DeterministicRowsAreIndependent) {
   const std::pair<int64_t, int64_t> shapes[] = {{1000, 2048}, {4096, 576}, {64, 7168}, {40, 96}};
   for (DType dtype : kCudaMatmulTypes) {
-    for (const auto& [n, k] : shapes) {
+    for (const auto& [n, wanted_k] : shapes) {
       constexpr int64_t kRows = 300;
-      const TestWeight weight(dtype, n, k, 7);
+      const TestWeight weight = BigWeight(dtype, n, wanted_k, 7);
       const GpuWeight gpu_weight(weight);
       TestRng rng(8);
+      const int64_t k = weight.k;
       const GpuArray<float> x(rng.NormalVector(kRows * k)), y(kRows * n);
       for (const CudaMath math : {CudaMath::kFast, CudaMath::kF32}) {
         CudaMatmulParams params = {.x = x.data(), .x_stride = k, .m = kRows, .weight = gpu_weight.view(), .y = y.data(), .y_stride = n};
@@ -234,7 +262,7 @@ TEST_F(GpuMatmul, XIsRoundedToNearest) {
 }
 
 TEST_F(GpuMatmul, OutliersBecomeF16sLargest) {
-  constexpr int64_t kN = 16, kK = 64;
+  constexpr int64_t kN = 16, kK = 256;
   for (DType dtype : kCudaMatmulTypes) {
     if (dtype == DType::kF32 || dtype == DType::kBF16) continue;
     const TestWeight weight(dtype, kN, kK, 11);
@@ -261,7 +289,7 @@ void CheckChain(int64_t width, std::span<const DType> types, int num_links, std:
   constexpr int kReplays = 20;
   std::vector<std::unique_ptr<GpuWeight>> weights;
   for (int i = 0; i < num_links; ++i) {
-    weights.push_back(std::make_unique<GpuWeight>(TestWeight(types[static_cast<size_t>(i) % types.size()], width, width, 60 + i)));
+    weights.push_back(std::make_unique<GpuWeight>(BigWeight(types[static_cast<size_t>(i) % types.size()], width, width, 60 + i)));
   }
   const GpuArray<float> ones(std::vector<float>(width, 1.0f));
   for (int64_t m : row_counts) {
@@ -301,7 +329,7 @@ void CheckChain(int64_t width, std::span<const DType> types, int num_links, std:
   }
 }
 
-TEST_F(GpuMatmul, ChainsInAGraphAreAsStepByStep) { CheckChain(1024, kCudaMatmulTypes, 12, {1, 4, 8, 16, 50, 100, 130}); }
+TEST_F(GpuMatmul, ChainsInAGraphAreAsStepByStep) { CheckChain(1024, kCudaMatmulTypes, 18, {1, 4, 8, 16, 50, 100, 130}); }
 
 TEST_F(GpuMatmul, ChainsOfEvenCutsInAGraphAreAsStepByStep) {
   const DType types[] = {DType::kF16};
@@ -311,11 +339,15 @@ TEST_F(GpuMatmul, ChainsOfEvenCutsInAGraphAreAsStepByStep) {
 TEST_F(GpuMatmul, WhatIsNotCoveredIsRefused) {
   const GpuArray<std::byte> bytes(std::vector<std::byte>(4096));
   const GpuArray<float> y(64);
-  CudaMatmulParams params = {.x = y.data(), .x_stride = 32, .m = 1, .weight = {.dtype = DType::kQ6_K, .n = 1, .k = 256, .data = bytes.data()}, .y = y.data()};
+  CudaMatmulParams params = {.x = y.data(), .x_stride = 32, .m = 1, .weight = {.dtype = DType::kIQ2_XXS, .n = 1, .k = 256, .data = bytes.data()}, .y = y.data()};
   EXPECT_EQ(FromCuda(Backend().matmul(Gpu::Get().Exec(), params)).code(), StatusCode::kUnsupported);
   params.weight.dtype = DType::kQ8_0;
   params.weight.k = 33;
   EXPECT_EQ(FromCuda(Backend().matmul(Gpu::Get().Exec(), params)).code(), StatusCode::kInvalidArgument);
+  params.weight.dtype = DType::kQ4_K;
+  params.weight.k = 128;
+  EXPECT_EQ(FromCuda(Backend().matmul(Gpu::Get().Exec(), params)).code(), StatusCode::kInvalidArgument) << "half a block";
+  params.weight.dtype = DType::kQ8_0;
   params.weight.k = 32;
   params.m = 9;
   EXPECT_EQ(FromCuda(Backend().matmul(Gpu::Get().Exec(), params)).code(), StatusCode::kInvalidArgument) << "no workspace";

@@ -10,8 +10,21 @@
 
 namespace cachalot {
 
-inline constexpr DType kCudaMatmulTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kFP8E4M3,
-                                             DType::kQ8_0, DType::kQ4_0, DType::kQ4_1};
+inline constexpr DType kCudaMatmulTypes[] = {
+    DType::kF32,  DType::kF16,  DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0,
+    DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,    DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS};
+
+// A context of the reference with all the machine's threads.
+inline TestContext& MatmulReference() {
+  static TestContext context(Isa::kRef, static_cast<int>(std::min(32u, std::max(1u, std::thread::hardware_concurrency()))));
+  return context;
+}
+inline ThreadPool* AllThreads() { return (*MatmulReference()).pool; }
+
+// A weight made by all threads; k is rounded up to whole blocks of the type.
+inline TestWeight BigWeight(DType dtype, int64_t n, int64_t k, uint64_t seed) {
+  return TestWeight(dtype, n, WholeBlocks(dtype, k), seed, AllThreads());
+}
 
 // What 16-bit tensor cores may differ by when x is a 16-bit value already: the order and the truncation of F32 sums.
 inline constexpr Tolerance kExactXTolerance = {1e-6, 2e-5, 2e-4, 1 - 1e-8};
@@ -26,9 +39,9 @@ inline const Tolerance& FastTolerance(DType dtype, int64_t m) {
 inline std::vector<std::byte> PackedRows(const TestWeight& weight, int64_t first, int64_t rows) {
   const int64_t file_bytes = DTypeBytes(weight.dtype, weight.k), row_bytes = CudaRowsOf(weight.dtype, weight.k).row_bytes;
   std::vector<std::byte> out(static_cast<size_t>(rows * row_bytes));
-  for (int64_t i = 0; i < rows; ++i) {
+  AllThreads()->ParallelFor(rows, [&](int64_t i, int) {
     PackCudaRow(weight.dtype, weight.bytes.data() + (first + i) * file_bytes, weight.k, out.data() + i * row_bytes);
-  }
+  });
   return out;
 }
 
@@ -103,17 +116,15 @@ class MatmulScratch {
   GpuArray<uint32_t> counters_;
 };
 
-// Values that 16-bit formats hold, so that the reference needs no rounding of its own.
+// Values that 16-bit formats hold, so that the reference needs no rounding of its own; about normal.
 inline std::vector<float> BF16Vector(TestRng* rng, int64_t count) {
-  std::vector<float> values = rng->NormalVector(count);
-  for (float& value : values) value = BF16ToF32(F32ToBF16(value));
+  std::vector<float> values(count);
+  for (float& value : values) {
+    const uint64_t bits = rng->Next();
+    const auto sum = static_cast<float>((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48));
+    value = BF16ToF32(F32ToBF16((sum / 65536 - 2) * 1.7f));
+  }
   return values;
-}
-
-// A context of the reference with all the machine's threads.
-inline TestContext& MatmulReference() {
-  static TestContext context(Isa::kRef, static_cast<int>(std::min(32u, std::max(1u, std::thread::hardware_concurrency()))));
-  return context;
 }
 
 }  // namespace cachalot

@@ -1,6 +1,7 @@
 // MLA's expanded form on the GPU: a mixed step's spans parted in two, latents gathered, keys and values assembled, attention
 // over the result. The matmul of kv_b is left out: its products are random numbers, for the GPU and for the reference.
 #include <cmath>
+#include <thread>
 
 #include "gpu_testing.h"
 #include "kernels/attention/attention.h"
@@ -239,7 +240,8 @@ void RunStep(const Shape& s, int64_t spare_rows) {
   params.out_head_stride = s.v;
 
   std::vector<float> reference(int64_t{kRows} * s.heads * s.v, std::bit_cast<float>(0xffffffffu));
-  TestContext ctx(BestIsa(), 2, AttentionWorkspaceBytes(2, s.heads, s.heads, s.key(), s.v));
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  TestContext ctx(BestIsa(), threads, AttentionWorkspaceBytes(threads, s.heads, s.heads, s.key(), s.v));
   AttentionParams on_host = params;
   on_host.spans = spans;
   on_host.q = queries.data();
