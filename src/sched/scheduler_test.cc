@@ -308,7 +308,9 @@ TEST(Scheduler, DraftsNeverReachBeyondTheEnd) {
     const SchedulerCounters& counters = driver.scheduler().counters();
     EXPECT_EQ(counters.sampled_tokens, 1 + 2 + 3 + 20 + 13);
     EXPECT_EQ(counters.sampled_tokens, counters.sampling_rows + counters.accepted_tokens);
-    if (kind == DraftKind::kMtp) EXPECT_GT(counters.accepted_tokens, 10);
+    if (kind == DraftKind::kMtp) {
+      EXPECT_GT(counters.accepted_tokens, 10);
+    }
   }
 }
 

@@ -190,7 +190,7 @@ Generated Generate(const std::string& dummy, const Schedule& schedule) {
       for (int32_t t = 0; t < 5 + i; ++t) request.prompt_ids.push_back(3 + (wave * 50 + t * 11) % 200);
       request.max_tokens = 30;
       request.ignore_eos = true;
-      if (i % 2 == 1) request.sampling = {.temperature = 0.8f, .repetition_penalty = 1.1f, .seed = 7, .logit_bias = {}};
+      if (i % 2 == 1) request.sampling = {.temperature = 0.8f, .repetition_penalty = 1.1f, .seed = 7, .logit_bias = {}, .suppressed_ids = {}};
       EXPECT_TRUE((*engine)->Submit(std::move(request), [&generated, at](const RequestOutput& output) {
         auto& tokens = generated.tokens[at];
         tokens.insert(tokens.end(), output.token_ids.begin(), output.token_ids.end());

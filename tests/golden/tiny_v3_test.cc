@@ -101,19 +101,27 @@ TEST_P(TinyV3Test, Perplexity) {
     const auto want = Floats("slice.nll_" + std::to_string(context));
     const auto got = Nll(tokens, context);
     ASSERT_GT(got.size(), 0u);
-    if (kMaxWindows == SIZE_MAX) ASSERT_EQ(got.size(), want.size());
+    if (kMaxWindows == SIZE_MAX) {
+      ASSERT_EQ(got.size(), want.size());
+    }
     double sum = 0;
     double want_sum = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       sum += got[i];
       want_sum += want[i];
-      if (!cuda) ASSERT_NEAR(got[i], want[i], 5e-3) << "token " << i;
+      if (!cuda) {
+        ASSERT_NEAR(got[i], want[i], 5e-3) << "token " << i;
+      }
     }
     const auto count = static_cast<double>(got.size());
-    if (cuda) EXPECT_NEAR(sum / want_sum, 1.0, 3e-3);
+    if (cuda) {
+      EXPECT_NEAR(sum / want_sum, 1.0, 3e-3);
+    }
     if (cuda) continue;
     EXPECT_NEAR(sum / count, want_sum / count, 1e-3);
-    if (kMaxWindows == SIZE_MAX) EXPECT_NEAR(sum / count, context == 1024 ? 2.925169 : 2.957815, 1e-3);
+    if (kMaxWindows == SIZE_MAX) {
+      EXPECT_NEAR(sum / count, context == 1024 ? 2.925169 : 2.957815, 1e-3);
+    }
   }
 }
 
@@ -160,7 +168,9 @@ TEST_P(TinyV3Test, PromptsContinuationsAndMtp) {
     for (size_t i = 0; i < drafts.size(); ++i) {
       const float* row = mtp.data() + i * kVocab;
       const auto best = static_cast<int32_t>(std::max_element(row, row + kVocab) - row);
-      if (best != drafts[i]) EXPECT_NEAR(row[best], row[drafts[i]], 2 * Tolerance()) << prefix << "slot " << i;
+      if (best != drafts[i]) {
+        EXPECT_NEAR(row[best], row[drafts[i]], 2 * Tolerance()) << prefix << "slot " << i;
+      }
     }
   }
 }

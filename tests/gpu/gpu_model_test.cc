@@ -95,9 +95,13 @@ TEST_P(GpuModelTest, FastLogitsPointTheSameWay) {
       const double cosine = CosineOf(got, want, vocab);
       if (rerouted) continue;
       EXPECT_GE(cosine, kFastCosine) << "chunk " << chunk << ", position " << t;
-      if (Margin(want, golden_.vocab) > kFastMargin) EXPECT_EQ(ArgMax(got, golden_.vocab), ArgMax(want, golden_.vocab)) << "position " << t;
+      if (Margin(want, golden_.vocab) > kFastMargin) {
+        EXPECT_EQ(ArgMax(got, golden_.vocab), ArgMax(want, golden_.vocab)) << "position " << t;
+      }
     }
-    if (chunk == 1) EXPECT_LE(held_to_less, golden_.tokens.size() * 3 / 4) << "so much behind a rerouted token";
+    if (chunk == 1) {
+      EXPECT_LE(held_to_less, golden_.tokens.size() * 3 / 4) << "so much behind a rerouted token";
+    }
     // Over all positions a rerouted token weighs little.
     EXPECT_GE(CosineOf(run.logits.data(), golden_.logits.data(), run.logits.size()), kWholeCosine) << "chunk " << chunk;
   }
@@ -211,7 +215,9 @@ TEST_P(GpuModelTest, SharedBlocksChangeNothing) {
     for (const auto& choice : choices) EXPECT_EQ(choice, golden_.greedy) << (again ? "cached" : "fresh");
     // A sliding window keeps no beginning that could be shared here.
     const bool windowed = std::string_view(GetParam()) == "mistral";
-    if (again && golden_.prompt_tokens > 32 && !windowed) EXPECT_GT(cached, 0);
+    if (again && golden_.prompt_tokens > 32 && !windowed) {
+      EXPECT_GT(cached, 0);
+    }
   }
 }
 
