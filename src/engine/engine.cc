@@ -446,19 +446,22 @@ const char* FinishReasonName(FinishReason reason) {
   return "?";
 }
 
+SchedulerLimits LimitsOf(const ExecutorInfo& info) {
+  return {.max_seqs = info.max_seqs,
+          .max_step_tokens = info.max_step_tokens,
+          .max_context = info.max_context,
+          .vocab_size = info.vocab_size,
+          .max_logit_rows = info.max_logit_rows,
+          .depth = info.depth,
+          .kv_groups = info.kv_groups,
+          .kv_identity = info.kv_identity,
+          .device_drafts = info.device_drafts,
+          .draft_context = info.draft_context};
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tokenizer* tokenizer,
                                                EngineOptions options) {
-  const ExecutorInfo& info = executor->info();
-  SchedulerLimits limits{.max_seqs = info.max_seqs,
-                         .max_step_tokens = info.max_step_tokens,
-                         .max_context = info.max_context,
-                         .vocab_size = info.vocab_size,
-                         .max_logit_rows = info.max_logit_rows,
-                         .depth = info.depth,
-                         .kv_groups = info.kv_groups,
-                         .kv_identity = info.kv_identity,
-                         .device_drafts = info.device_drafts,
-                         .draft_context = info.draft_context};
+  SchedulerLimits limits = LimitsOf(executor->info());
   if (!(options.itl_target_ms >= 0 && options.itl_target_ms <= 1e6)) {
     return InvalidArgument("itl_target_ms is {}: must be in 0..1000000 (0: off)", options.itl_target_ms);
   }

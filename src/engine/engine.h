@@ -133,6 +133,9 @@ struct EngineStats {
   std::vector<double> moe_activation_ratio;
 };
 
+// What the scheduler must keep to on this executor.
+SchedulerLimits LimitsOf(const ExecutorInfo& info);
+
 class Engine {
  public:
   // tokenizer may be null: then outputs carry no text and stop strings are refused. Both must outlive the engine.

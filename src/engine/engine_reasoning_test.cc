@@ -149,17 +149,7 @@ TEST_F(EngineReasoningTest, ManyAtOnceInLittleMemory) {
     options.drafts = drafts;
     auto policy = MakeSchedulingPolicy("fcfs");
     ASSERT_TRUE(policy.ok());
-    const auto plans = ReplayTrace(trace,
-                                   {.max_seqs = info.max_seqs,
-                                    .max_step_tokens = info.max_step_tokens,
-                                    .max_context = info.max_context,
-                                    .vocab_size = info.vocab_size,
-                                    .max_logit_rows = info.max_logit_rows,
-                                    .depth = info.depth,
-                                    .kv_groups = info.kv_groups,
-                                    .kv_identity = info.kv_identity,
-                                    .device_drafts = info.device_drafts},
-                                   options, std::move(*policy));
+    const auto plans = ReplayTrace(trace, LimitsOf(info), options, std::move(*policy));
     EXPECT_TRUE(plans.ok()) << plans.status().ToString();
   }
 }

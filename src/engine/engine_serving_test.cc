@@ -235,13 +235,7 @@ TEST_F(EngineServingTest, AScheduleReplaysFromItsTrace) {
     clock.Advance(900);
     ASSERT_TRUE(engine_->Step().ok());
   }
-  const SchedulerLimits limits{.max_seqs = info.max_seqs,
-                               .max_step_tokens = info.max_step_tokens,
-                               .max_context = info.max_context,
-                               .vocab_size = info.vocab_size,
-                               .max_logit_rows = info.max_logit_rows,
-                               .depth = info.depth,
-                               .kv_groups = info.kv_groups};
+  const SchedulerLimits limits = LimitsOf(info);
   const auto plans = ReplayTrace(trace, limits, {.itl_target_us = 5000}, *MakeSchedulingPolicy("fair"));
   ASSERT_TRUE(plans.ok()) << plans.status().ToString();
   const auto num_steps =
