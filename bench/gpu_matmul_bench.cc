@@ -70,7 +70,7 @@ Bench Open() {
   bench.backend = *backend;
   Check(bench.backend->set_device(0));
   Check(bench.backend->device_info(0, &bench.info));
-  Check(bench.backend->matmul_init());
+  Check(bench.backend->matmul_init(&bench.exec.matmul_plans));
   Check(bench.backend->stream_create(false, &bench.exec.stream));
   bench.exec.num_sms = bench.info.num_sms;
   bench.pool = CudaBuffer::Allocate(bench.backend, kPoolBytes).value();

@@ -23,11 +23,7 @@ Result<Gpu> FindGpu(const ModelOptions& options) {
   RETURN_IF_ERROR(FromCuda(gpu.backend->device_count(&count)));
   if (count == 0) return NotFound("no CUDA device");
   RETURN_IF_ERROR(FromCuda(gpu.backend->device_info(0, &gpu.info)));
-  constexpr int32_t kOldest = 80;  // the kernels' 16-bit tensor cores and asynchronous copies
-  if (gpu.info.compute_capability < kOldest) {
-    return Unsupported("{} has compute capability {}.{}, 8.0 is the oldest that works", gpu.info.name,
-                       gpu.info.compute_capability / 10, gpu.info.compute_capability % 10);
-  }
+  RETURN_IF_ERROR(CheckCudaCard(*gpu.backend, gpu.info));
   int64_t free_bytes = 0, total_bytes = 0;
   RETURN_IF_ERROR(FromCuda(gpu.backend->memory_info(&free_bytes, &total_bytes)));
   const auto share = static_cast<int64_t>(static_cast<double>(options.gpu_memory_utilization) * static_cast<double>(total_bytes));

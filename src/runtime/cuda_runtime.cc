@@ -51,6 +51,7 @@ CudaRuntime::Device::~Device() {
     if (step_in_flight.done != nullptr) (void)backend->event_destroy(step_in_flight.done);
   }
   for (void* buffer : host_buffers) (void)backend->release_host(buffer);
+  backend->matmul_release(matmul_plans);
   if (stream != nullptr) (void)backend->stream_destroy(stream);
 }
 
@@ -133,7 +134,7 @@ Status CudaRuntime::BuildDevice() {
   const Model& model = *d.model.model;
   const ModelSpec& spec = model.spec();
   RETURN_IF_ERROR(FromCuda(backend_->stream_create(false, &d.stream)));
-  RETURN_IF_ERROR(FromCuda(backend_->matmul_init()));
+  RETURN_IF_ERROR(FromCuda(backend_->matmul_init(&d.matmul_plans)));
   ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(model.kv_groups(), KvOptions(o, backend_)));
   const int64_t bytes = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, nullptr).total_bytes;
   ASSIGN_OR_RETURN(d.step_buffer, CudaBuffer::Allocate(backend_, bytes));
@@ -168,7 +169,8 @@ Status CudaRuntime::BuildDevice() {
                  .deterministic = o.deterministic,
                  .workspace = m.scratch,
                  .workspace_bytes = m.scratch_bytes,
-                 .counters = m.matmul_counters};
+                 .counters = m.matmul_counters,
+                 .matmul_plans = d.matmul_plans};
   for (int i = 0; i < CudaHalfCopies::kNumSources; ++i) d.step.halves.Provide(static_cast<CudaHalfSource>(i), m.halves[i]);
   d.step.attention.reserve(m.shapes.size());
   d.exec = {.device = DeviceType::kCuda, .isa = o.isa, .pool = pool_.get(), .workspace = &d.workspace,
@@ -377,7 +379,6 @@ Status CudaRuntime::Recover() {
   }
   LOG_WARN("the GPU is lost: it is reset and the model is loaded again");
   device_.reset();
-  backend_->matmul_release();
   RETURN_IF_ERROR(FromCuda(backend_->reset_device()));
   return BuildDevice();
 }

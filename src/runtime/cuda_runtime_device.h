@@ -52,6 +52,7 @@ struct CudaRuntime::Device {
   CudaBuffer step_buffer;
   CudaStepMemory memory;
   void* stream = nullptr;
+  void* matmul_plans = nullptr;
   std::array<InFlight, 2> in_flight;
   struct Graph {
     std::array<void*, 2> launchable = {};  // one for each in-flight buffer

@@ -83,11 +83,12 @@ struct MatmulMode {
   CudaMath math;
   bool deterministic;
   bool counters;
+  bool plans = true;
 };
 inline constexpr MatmulMode kMatmulModes[] = {
     {"fast", CudaMath::kFast, false, true},
     {"fast, deterministic", CudaMath::kFast, true, true},
-    {"fast without counters", CudaMath::kFast, false, false},
+    {"fast without counters and cuBLASLt", CudaMath::kFast, false, false, false},
     {"F32", CudaMath::kF32, false, true},
     {"F32, deterministic", CudaMath::kF32, true, true},
 };
@@ -103,6 +104,7 @@ class MatmulScratch {
     exec.workspace = workspace_.data();
     exec.workspace_bytes = workspace_.size_bytes();
     exec.counters = mode.counters ? counters_.data() : nullptr;
+    if (!mode.plans) exec.matmul_plans = nullptr;
     return exec;
   }
   bool Intact() const {

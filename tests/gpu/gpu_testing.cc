@@ -16,12 +16,16 @@ Gpu Open() {
     gpu.reason = found.ok() ? "no CUDA device" : found.ToString();
     return gpu;
   }
-  for (const Status& status : {FromCuda((*backend)->set_device(0)), FromCuda((*backend)->device_info(0, &gpu.info)),
-                               FromCuda((*backend)->stream_create(false, &gpu.stream))}) {
-    if (!status.ok()) {
-      gpu.reason = status.ToString();
-      return gpu;
-    }
+  const auto open = [&]() -> Status {
+    RETURN_IF_ERROR(FromCuda((*backend)->device_info(0, &gpu.info)));
+    RETURN_IF_ERROR(CheckCudaCard(**backend, gpu.info));
+    RETURN_IF_ERROR(FromCuda((*backend)->set_device(0)));
+    RETURN_IF_ERROR(FromCuda((*backend)->stream_create(false, &gpu.stream)));
+    return FromCuda((*backend)->matmul_init(&gpu.matmul_plans));
+  };
+  if (const Status status = open(); !status.ok()) {
+    gpu.reason = status.ToString();
+    return gpu;
   }
   gpu.backend = *backend;
   return gpu;
@@ -42,6 +46,7 @@ CudaExec Gpu::Exec(CudaMath math, bool deterministic) const {
   exec.num_sms = info.num_sms;
   exec.math = math;
   exec.deterministic = deterministic;
+  exec.matmul_plans = matmul_plans;
   return exec;
 }
 

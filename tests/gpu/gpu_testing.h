@@ -21,6 +21,7 @@ struct Gpu {
   std::string reason;
   CudaDeviceInfo info;
   void* stream = nullptr;
+  void* matmul_plans = nullptr;
 
   static const Gpu& Get();
 

@@ -10,6 +10,9 @@ namespace {
 CudaBackend MakeBackend() {
   CudaBackend backend = {};
   backend.version = kCudaBackendVersion;
+#ifdef CACHALOT_CUDA_PTX80
+  backend.has_ptx = true;
+#endif
   FillContextRows(&backend);
   backend.batch_rows = &CudaBatchRows;
   backend.embed = &CudaEmbed;

@@ -40,10 +40,11 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 2;
+inline constexpr int kCudaBackendVersion = 3;
 
 struct CudaBackend {
   int32_t version = 0;
+  bool has_ptx = false;  // compute_80, for cards other than kCudaOwnCapability
 
   // --- devices, memory, streams, events, graphs (device/cuda/cuda_context.cc) ---
   CudaStatus (*device_count)(int* count);
@@ -114,10 +115,9 @@ struct CudaBackend {
   CudaStatus (*sample_history)(const CudaExec& exec, const CudaSampleHistoryParams& params);
   CudaStatus (*sample)(const CudaExec& exec, const CudaSampleParams& params);
 
-  // Once for each device, before the first capture: what the matmuls keep.
-  CudaStatus (*matmul_init)();
-  // Gives that back, before reset_device; matmul_init may follow.
-  void (*matmul_release)();
+  // Once for each stream, before its first capture: what its matmuls keep (CudaExec::matmul_plans).
+  CudaStatus (*matmul_init)(void** plans);
+  void (*matmul_release)(void* plans);  // before reset_device; null: nothing
   // exec.workspace that a call of up to this many rows takes (m, max_pairs); pointers and strides are not looked at.
   int64_t (*matmul_workspace_bytes)(const CudaMatmulParams& params, int32_t num_sms);
   int64_t (*head_matmul_workspace_bytes)(const CudaHeadMatmulParams& params, int32_t num_sms);

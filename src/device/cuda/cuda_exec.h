@@ -29,6 +29,12 @@ struct CudaDeviceInfo {
   int64_t shared_bytes_per_block = 0;
 };
 
+// What every card must have: the most shared memory that a block of a kernel asks for which has no smaller way (the 163 KiB of
+// compute capability 8.0; kernels for 9.0 alone may ask for more).
+inline constexpr int64_t kCudaLeastSharedBytes = int64_t{163} << 10;
+inline constexpr int32_t kCudaLeastCapability = 80;  // 16-bit tensor cores, asynchronous copies
+inline constexpr int32_t kCudaOwnCapability = 90;    // the code that is always there: sm_90a
+
 // What a step graph copies, before and after (either may be of no bytes); host memory is page-locked.
 struct CudaStepCopies {
   void* in_dst = nullptr;
@@ -51,6 +57,8 @@ struct CudaExec {
   int64_t workspace_bytes = 0;
   // [kCudaCounters], zero before the stream's first op; each op leaves them zero. Null: matmuls are cut along n only.
   uint32_t* counters = nullptr;
+  // What matmul_init made, for one stream's calls at a time. Null: cuBLASLt is not used.
+  void* matmul_plans = nullptr;
 };
 inline constexpr int64_t kCudaCounters = 4096;
 

@@ -63,6 +63,25 @@ Result<const CudaBackend*> LoadCudaBackend(const std::string& path) {
   return backend;
 }
 
+Status CheckCudaCard(const CudaBackend& backend, const CudaDeviceInfo& card) {
+  const int32_t capability = card.compute_capability;
+  const auto fails = [&](const std::string& why) {
+    return Unsupported("{} (compute capability {}.{}): {}", card.name, capability / 10, capability % 10, why);
+  };
+  if (capability < kCudaLeastCapability) {
+    return fails(fmt::format("the oldest that works is {}.{}", kCudaLeastCapability / 10, kCudaLeastCapability % 10));
+  }
+  if (capability != kCudaOwnCapability && !backend.has_ptx) {
+    return fails(fmt::format("libcachalot_cuda.so has code for {}.{} alone (CACHALOT_CUDA_PTX80 adds code for others)",
+                             kCudaOwnCapability / 10, kCudaOwnCapability % 10));
+  }
+  if (card.shared_bytes_per_block < kCudaLeastSharedBytes) {
+    return fails(fmt::format("{} bytes of shared memory a block, kernels take up to {}", card.shared_bytes_per_block,
+                             kCudaLeastSharedBytes));
+  }
+  return Status::Ok();
+}
+
 Result<CudaHostBuffer> CudaHostBuffer::Allocate(const CudaBackend* backend, int64_t size_bytes) {
   CudaHostBuffer buffer;
   void* data = nullptr;

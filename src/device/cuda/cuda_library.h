@@ -18,6 +18,10 @@ Status FromCuda(CudaStatus status);
 // another version.
 Result<const CudaBackend*> LoadCudaBackend(const std::string& path = "");
 
+// Whether the library's kernels run on a card; to be asked before anything is loaded. kUnsupported names the card, what it has
+// and what it takes.
+Status CheckCudaCard(const CudaBackend& backend, const CudaDeviceInfo& card);
+
 // Owned device memory.
 class CudaBuffer {
  public:

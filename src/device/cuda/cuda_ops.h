@@ -28,8 +28,8 @@ CudaStatus CudaGatherRows(const CudaExec& exec, const CudaGatherRowsParams& para
 CudaStatus CudaLogprobRows(const CudaExec& exec, const CudaLogprobParams& params);
 CudaStatus CudaSampleHistory(const CudaExec& exec, const CudaSampleHistoryParams& params);
 CudaStatus CudaSample(const CudaExec& exec, const CudaSampleParams& params);
-CudaStatus CudaMatmulInit();
-void CudaMatmulRelease();
+CudaStatus CudaMatmulInit(void** plans);
+void CudaMatmulRelease(void* plans);
 int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms);
 int64_t CudaHeadMatmulWorkspaceBytes(const CudaHeadMatmulParams& params, int32_t num_sms);
 int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms);

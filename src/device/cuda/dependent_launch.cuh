@@ -1,6 +1,8 @@
 // Programmatic dependent launch (sm_90): a kernel starts while those before it on the stream still end, does what depends
 // on none of them, and then waits. In a captured graph too.
 //
+// Only where sm_90a code runs: code made from compute_80 PTX does not wait.
+//
 // Rule: a kernel launched by LaunchOverlapped calls WaitForEarlierKernels, in every block, before it reads what any earlier
 // kernel writes and before it writes what any earlier kernel touches.
 #pragma once
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_tune.h"
 
 namespace cachalot {
@@ -62,7 +65,8 @@ template <LaunchRole kRole = LaunchRole::kSmall, typename... Params, typename...
 void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
   ChooseCarveout<kRole>(kernel);
   const CudaTune::Overlap overlap = CurrentTune().overlap;
-  const bool overlaps = overlap == CudaTune::Overlap::kAll || (overlap == CudaTune::Overlap::kMatmuls && kRole != LaunchRole::kSmall);
+  const bool wanted = overlap == CudaTune::Overlap::kAll || (overlap == CudaTune::Overlap::kMatmuls && kRole != LaunchRole::kSmall);
+  const bool overlaps = wanted && CurrentCard().RunsHopperCode();
   LaunchConfigured(kernel, grid, threads, shared_bytes, stream, overlaps, std::forward<Args>(args)...);
 }
 

@@ -6,6 +6,7 @@
 // the four are merged. Blocks stay and take items from the schedule. The tensor cores wait for memory anyway: queries and
 // weights go through them twice, rounded and rest.
 #include "device/cuda/clamped_half.cuh"
+#include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -23,6 +24,7 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kRows = 16;
 constexpr int kRun = 16;                // tokens that a warp takes at a time
 constexpr int kTile = kWarps * kRun;    // tokens of one round of the block
+constexpr int kOwnSharedBytes = 4096;   // at most, beside the dynamic ones
 
 template <int kDim>
 struct Geometry {
@@ -348,11 +350,8 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   using G = Geometry<kDim>;
   auto* kernel = &DecodeKernel<T, kDim, kFold>;
   constexpr int kSharedBytes = G::kSharedBytes + (kFold ? G::kFoldBytes : 0);
-  if (CudaStatus failure = CudaChecked(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
-          "attention decode: cudaFuncSetAttribute")) {
-    return failure;
-  }
+  static_assert(kDim == 256 || kSharedBytes + kOwnSharedBytes <= kCudaLeastSharedBytes);
+  if (CudaStatus failure = AllowSharedBytes(kernel, kSharedBytes, "attention decode")) return failure;
   const int64_t most = int64_t{schedule.max_items} * schedule.num_kv_heads;
   const int64_t resident = int64_t{exec.num_sms} * G::kBlocksPerSm;
   const int64_t grid = most < resident ? most : resident;
@@ -360,6 +359,8 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   return CudaLaunched("attention decode of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
                       params.kv.num_kv_heads, kDim);
 }
+
+constexpr int64_t kWidestSharedBytes = Geometry<256>::kSharedBytes + Geometry<256>::kFoldBytes + kOwnSharedBytes;
 
 template <typename T>
 CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
@@ -383,7 +384,7 @@ CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const Attenti
 bool DecodeCovers(const AttentionParams& params) {
   const PagedKv& kv = params.kv;
   return HasVectorKv(kv) && kv.k_dim == kv.v_dim && kv.v_token_stride == kv.v_dim &&
-         (kv.k_dim == 64 || kv.k_dim == 128 || kv.k_dim == 256);
+         (kv.k_dim == 64 || kv.k_dim == 128 || (kv.k_dim == 256 && CurrentCard().shared_bytes >= kWidestSharedBytes));
 }
 
 CudaStatus RunDecodeAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,

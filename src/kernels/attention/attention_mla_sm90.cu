@@ -5,6 +5,7 @@
 // where a tile has no more rows or sees few tokens, and in deterministic mode. Two warpgroups: the first makes scores and
 // weights while the second copies the next stage; then each sums 256 of the 512 columns.
 // Bound: 1152 bytes a token and sequence up to about 64 heads, tensor cores above.
+#include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -371,11 +372,7 @@ template <typename T, bool kFold>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
   auto* kernel = &MlaKernel<T, kFold>;
-  if (CudaStatus failure =
-          CudaChecked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int{sizeof(Shared)}),
-                      "attention MLA: cudaFuncSetAttribute")) {
-    return failure;
-  }
+  if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared)}, "attention MLA")) return failure;
   const auto grid = static_cast<unsigned>(schedule.max_items < exec.num_sms ? schedule.max_items : exec.num_sms);
   LaunchInOrder(kernel, grid, kThreads, int64_t{sizeof(Shared)}, exec.stream, params, batch.spans, schedule);
   return CudaLaunched("attention MLA of %d spans, %d heads", batch.num_spans, params.num_q_heads);
@@ -393,7 +390,7 @@ CudaStatus LaunchType(const CudaExec& exec, const CudaBatch& batch, const Attent
 bool MlaCovers(const AttentionParams& params) {
   const PagedKv& kv = params.kv;
   return HasVectorKv(kv) && kv.num_kv_heads == 1 && kv.k_dim == kKeyDim && kv.v_dim == kValueDim &&
-         kv.v_offset == 0 && kv.v_token_stride == kKeyDim && OnHopper();
+         kv.v_offset == 0 && kv.v_token_stride == kKeyDim && CurrentCard().RunsHopperCode();
 }
 
 CudaStatus RunMlaAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,

@@ -238,12 +238,6 @@ CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const Attent
                       params.kv.v_dim);
 }
 
-bool OnHopper() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
-}
-
 int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms) {
   return MakeAttentionSchedule(shape, batch, num_sms, false, nullptr).bytes;
 }

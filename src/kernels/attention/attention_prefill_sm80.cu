@@ -2,6 +2,7 @@
 // four warps of 16 rows, 64 tokens at a time in two stages (FlashAttention-2, Dao 2023, on mma.sync).
 // Bound: tensor cores, 2 (k_dim + v_dim) flops for each visible pair of row and token. Tiles that see few tokens keep the
 // rests of queries and weights too.
+#include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/tensor_core.cuh"
@@ -235,11 +236,8 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
                   const AttentionParams& params) {
   using G = Geometry<kKeyDim, kValueDim>;
   auto* kernel = &PrefillKernel<T, kKeyDim, kValueDim>;
-  if (CudaStatus failure =
-          CudaChecked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes),
-                      "attention prefill: cudaFuncSetAttribute")) {
-    return failure;
-  }
+  static_assert(G::kSharedBytes + 4096 <= kCudaLeastSharedBytes);
+  if (CudaStatus failure = AllowSharedBytes(kernel, G::kSharedBytes, "attention prefill")) return failure;
   const dim3 grid(static_cast<unsigned>(schedule.max_prefill), static_cast<unsigned>(params.kv.num_kv_heads));
   kernel<<<grid, kThreads, G::kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
   return CudaLaunched("attention prefill of %d rows, %d/%d heads of %d/%d", batch.num_rows, params.num_q_heads,

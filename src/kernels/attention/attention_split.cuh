@@ -98,7 +98,6 @@ CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, con
                                const AttentionParams& params);
 CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                       const AttentionParams& params);
-bool OnHopper();  // whether the current device runs sm_90a code
 CudaStatus RunGenericAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params);
 
 // A 16-bit cache that can be copied 16 bytes at a time, 16 tokens of which always lie in one block.

@@ -355,9 +355,7 @@ CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& p, const GemvSh
   const bool is_alone = alone == CudaTune::Alone::kAll || (alone == CudaTune::Alone::kLong && p.k > kGemvMaxDenseK);
   const int64_t shared_bytes = std::max(GemvSharedBytes(kType, shape), is_alone ? kGemvAloneBytes : 0);
   auto* kernel = &GemvKernel<kType>;
-  const int bytes = static_cast<int>(shared_bytes);
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (CudaStatus failure = CudaChecked(error, "matmul: cudaFuncSetAttribute")) return failure;
+  if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) return failure;
   LaunchOverlapped<LaunchRole::kDecodeMatmul>(kernel, slots * shape.blocks, shape.teams * shape.splits * 32, shared_bytes, exec.stream, p, shape,
                    HasAlignedX(p));
   return CudaLaunched("matmul of %lld groups, m %d, n %d, k %d, weights of type number %d", static_cast<long long>(slots),

@@ -126,5 +126,6 @@ inline int64_t GemvSharedBytes(DType dtype, const GemvShape& shape) {
 // A block that has its SM to itself asks for as much at least: two of them have no room on one.
 inline constexpr int64_t kGemvAloneBytes = int64_t{115} << 10;
 inline constexpr int64_t kGemvMaxSharedBytes = int64_t{224} << 10;
+inline constexpr int64_t kGemvOwnSharedBytes = 1024;  // beside the dynamic ones
 
 }  // namespace cachalot

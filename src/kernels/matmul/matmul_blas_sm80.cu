@@ -1,10 +1,9 @@
 // Dense matmuls of many rows by cuBLASLt: 16-bit W and x, F32 sums and y. Its algorithm is chosen once for a shape (m up to
-// the next multiple of 256) and kept.
+// the next multiple of 256) and kept, in a table of fixed size that belongs to one stream: no lock, and no allocation of ours.
 #include <cublasLt.h>
 
-#include <map>
-#include <mutex>
-#include <tuple>
+#include <array>
+#include <new>
 
 #include "device/cuda/cuda_error.h"
 #include "kernels/matmul/matmul_launch.h"
@@ -48,39 +47,52 @@ struct Descriptors {
   }
 };
 
-// What is kept for one device.
-struct Handle {
-  cublasLtHandle_t handle = nullptr;
-  using Key = std::tuple<DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint32_t>;
-  std::map<Key, cublasLtMatmulAlgo_t> algorithms;
+// What an algorithm is chosen for.
+struct PlanKey {
+  DType dtype = DType::kF32;
+  uint32_t y_alignment = 0;
+  int64_t n = 0, k = 0, m = 0;  // m: the bucket's
+  int64_t w_stride = 0, x_stride = 0, y_stride = 0;
+
+  bool operator==(const PlanKey&) const = default;
+  uint64_t Hash() const {
+    uint64_t hash = static_cast<uint64_t>(dtype) << 32 | y_alignment;
+    for (const int64_t value : {n, k, m, w_stride, x_stride, y_stride}) {
+      hash = (hash ^ static_cast<uint64_t>(value)) * 0x9e3779b97f4a7c15u;
+      hash ^= hash >> 29;
+    }
+    return hash;
+  }
 };
 
-std::mutex mutex;
+}  // namespace
 
-// By device; the caller holds the mutex. Never destroyed: the driver may be gone before the process ends.
-std::map<int, Handle>& Handles() {
-  static auto* handles = new std::map<int, Handle>;
-  return *handles;
-}
+struct BlasPlans {
+  static constexpr size_t kEntries = 512;  // shapes times buckets of a model; beyond, one makes room for another
+  static constexpr size_t kProbes = 8;
+  struct Entry {
+    PlanKey key;
+    bool used = false;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+  cublasLtHandle_t handle = nullptr;
+  std::array<Entry, kEntries> entries;
 
-// Of the current device; the caller holds the mutex.
-CudaStatus FindHandle(Handle** out) {
-  int device = 0;
-  if (CudaStatus failure = CudaChecked(cudaGetDevice(&device), "cudaGetDevice")) return failure;
-  Handle& entry = Handles()[device];
-  if (entry.handle == nullptr) {
-    const cublasStatus_t status = cublasLtCreate(&entry.handle);
-    if (status != CUBLAS_STATUS_SUCCESS) {
-      entry.handle = nullptr;
-      return CudaFail(status == CUBLAS_STATUS_ALLOC_FAILED ? CudaFault::kExhausted : CudaFault::kDevice,
-                      "cublasLtCreate: %s", cublasLtGetStatusString(status));
+  // Where the key's algorithm is (used) or may be put.
+  Entry& Find(const PlanKey& key) {
+    const size_t first = key.Hash() % kEntries;
+    for (size_t i = 0; i < kProbes; ++i) {
+      Entry& entry = entries[(first + i) % kEntries];
+      if (!entry.used || entry.key == key) return entry;
     }
+    entries[first].used = false;
+    return entries[first];
   }
-  *out = &entry;
-  return nullptr;
-}
+};
 
-CudaStatus ChooseAlgorithm(const Handle& handle, const BlasMatmul& p, int64_t m, uint32_t y_alignment,
+namespace {
+
+CudaStatus ChooseAlgorithm(const BlasPlans& plans, const BlasMatmul& p, int64_t m, uint32_t y_alignment,
                            cublasLtMatmulAlgo_t* algorithm) {
   Descriptors descriptors;
   if (CudaStatus failure = descriptors.Init(p, m)) return failure;
@@ -104,7 +116,7 @@ CudaStatus ChooseAlgorithm(const Handle& handle, const BlasMatmul& p, int64_t m,
   cublasLtMatmulHeuristicResult_t result;
   int found = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle.handle, &descriptors.matmul, &descriptors.w, &descriptors.x, &descriptors.y,
+      cublasLtMatmulAlgoGetHeuristic(plans.handle, &descriptors.matmul, &descriptors.w, &descriptors.x, &descriptors.y,
                                      &descriptors.y, &preference, 1, &result, &found);
   if (CudaStatus failure = BlasChecked(status, "cublasLtMatmulAlgoGetHeuristic", p)) return failure;
   if (found == 0) return BlasChecked(CUBLAS_STATUS_NOT_SUPPORTED, "cublasLtMatmulAlgoGetHeuristic", p);
@@ -114,46 +126,51 @@ CudaStatus ChooseAlgorithm(const Handle& handle, const BlasMatmul& p, int64_t m,
 
 }  // namespace
 
-CudaStatus InitBlas() {
-  const std::lock_guard<std::mutex> lock(mutex);
-  Handle* handle = nullptr;
-  return FindHandle(&handle);
+CudaStatus MakeBlasPlans(BlasPlans** out) {
+  *out = nullptr;
+  auto* plans = new (std::nothrow) BlasPlans;
+  if (plans == nullptr) return CudaFail(CudaFault::kExhausted, "matmul plans of %zu bytes", sizeof(BlasPlans));
+  const cublasStatus_t status = cublasLtCreate(&plans->handle);
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    delete plans;
+    return CudaFail(status == CUBLAS_STATUS_ALLOC_FAILED ? CudaFault::kExhausted : CudaFault::kDevice, "cublasLtCreate: %s",
+                    cublasLtGetStatusString(status));
+  }
+  *out = plans;
+  return nullptr;
 }
 
-// Of every device, since a lost one can't even be asked which it is; for the same reason no failure counts.
-void ReleaseBlas() {
-  const std::lock_guard<std::mutex> lock(mutex);
-  for (auto& [device, entry] : Handles()) {
-    if (entry.handle != nullptr) cublasLtDestroy(entry.handle);
-  }
-  Handles().clear();
+// No failure counts: the device may be lost.
+void ReleaseBlasPlans(BlasPlans* plans) {
+  if (plans == nullptr) return;
+  cublasLtDestroy(plans->handle);
+  delete plans;
 }
 
 CudaStatus RunBlasMatmul(const CudaExec& exec, const BlasMatmul& p) {
-  const std::lock_guard<std::mutex> lock(mutex);
-  Handle* handle = nullptr;
-  if (CudaStatus failure = FindHandle(&handle)) return failure;
+  BlasPlans& plans = *static_cast<BlasPlans*>(exec.matmul_plans);
   const int64_t bucket = (p.m + kBucketRows - 1) / kBucketRows * kBucketRows;
   const uint32_t y_alignment = AlignmentOf(p.y, p.y_stride * 4);
-  const Handle::Key key{p.dtype, p.n, p.k, bucket, p.w_stride, p.x_stride, p.y_stride, y_alignment};
-  auto found = handle->algorithms.find(key);
-  if (found == handle->algorithms.end()) {
-    cublasLtMatmulAlgo_t algorithm;
-    if (CudaStatus failure = ChooseAlgorithm(*handle, p, bucket, y_alignment, &algorithm)) return failure;
-    found = handle->algorithms.emplace(key, algorithm).first;
+  const PlanKey key = {.dtype = p.dtype, .y_alignment = y_alignment, .n = p.n, .k = p.k, .m = bucket, .w_stride = p.w_stride,
+                       .x_stride = p.x_stride, .y_stride = p.y_stride};
+  BlasPlans::Entry& plan = plans.Find(key);
+  if (!plan.used) {
+    if (CudaStatus failure = ChooseAlgorithm(plans, p, bucket, y_alignment, &plan.algorithm)) return failure;
+    plan.key = key;
+    plan.used = true;
   }
   Descriptors descriptors;
   if (CudaStatus failure = descriptors.Init(p, p.m)) return failure;
   const float one = 1, beta = p.accumulate ? 1 : 0;
   const auto run = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return cublasLtMatmul(handle->handle, &descriptors.matmul, &one, p.w, &descriptors.w, p.x, &descriptors.x, &beta, p.y,
+    return cublasLtMatmul(plans.handle, &descriptors.matmul, &one, p.w, &descriptors.w, p.x, &descriptors.x, &beta, p.y,
                           &descriptors.y, p.y, &descriptors.y, &algorithm, p.workspace,
                           static_cast<size_t>(kBlasWorkspaceBytes), static_cast<cudaStream_t>(exec.stream));
   };
-  cublasStatus_t status = run(found->second);
+  cublasStatus_t status = run(plan.algorithm);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {  // the bucket's does not take this m
     cublasLtMatmulAlgo_t algorithm;
-    if (CudaStatus failure = ChooseAlgorithm(*handle, p, p.m, y_alignment, &algorithm)) return failure;
+    if (CudaStatus failure = ChooseAlgorithm(plans, p, p.m, y_alignment, &algorithm)) return failure;
     status = run(algorithm);
   }
   return BlasChecked(status, "cublasLtMatmul", p);

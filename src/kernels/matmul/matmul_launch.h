@@ -95,8 +95,9 @@ struct BlasMatmul {
   std::byte* workspace = nullptr;  // kBlasWorkspaceBytes
 };
 CudaStatus RunBlasMatmul(const CudaExec& exec, const BlasMatmul& matmul);
-// Creates what the calls keep, for the current device: not to be done during capture.
-CudaStatus InitBlas();
-void ReleaseBlas();  // before the device is reset
+// The library's handle and the algorithms chosen so far, of one stream (CudaExec::matmul_plans). Not to be made during capture.
+struct BlasPlans;
+CudaStatus MakeBlasPlans(BlasPlans** out);
+void ReleaseBlasPlans(BlasPlans* plans);  // before the device is reset; the device may be lost
 
 }  // namespace cachalot

@@ -2,7 +2,7 @@
 //
 //   F32 math or F32 weights          matmul_f32_sm80.cu
 //   m > 128, dense                   cuBLASLt (matmul_blas_sm80.cu), codes expanded to F16, a slab of rows at a time; not
-//                                    where deterministic
+//                                    where deterministic, not without exec.matmul_plans
 //   m > 8, sm_90                     the wgmma kernels (matmul_wgmma.cuh, matmul_wgmma_codes.cuh); not where deterministic,
 //                                    not for Q4_1 and rows of codes
 //   m <= 4, few pairs of experts     the decode kernel (gemv.cuh), where its shared memory suffices; not where deterministic
@@ -160,14 +160,6 @@ CudaStatus LaunchStreamOf(const CudaExec& exec, DType dtype, bool wgmma, const M
   return KernelsOf(dtype).stream(exec, p, plan);
 }
 
-// Whether the current device is the one that wgmma is compiled for.
-bool HasWgmma() {
-  int device = 0, major = 0, minor = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 && minor == 0;
-}
-
 // Twice the rows where even so half the SMs have a tile to begin with: there is less of x to read, and more to fold.
 int WgmmaRows(const MatmulProblem& p, int columns, int num_sms) {
   const int64_t tall_tiles = int64_t{(p.n + 255) / 256} * ((p.m + columns - 1) / columns) * p.num_groups;
@@ -211,10 +203,11 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   if (few && !exec.deterministic) {
     const int64_t slots = experts ? pairs : p.num_groups;
     const GemvShape shape = ShapeGemv(dtype, slots, p.n, p.k, std::min(p.m, most_rows), exec.num_sms);
-    if (GemvSharedBytes(dtype, shape) <= kGemvMaxSharedBytes) return KernelsOf(dtype).gemv(exec, p, shape, slots);
+    const int64_t most_shared = std::min(kGemvMaxSharedBytes, CurrentCard().shared_bytes - kGemvOwnSharedBytes);
+    if (GemvSharedBytes(dtype, shape) <= most_shared) return KernelsOf(dtype).gemv(exec, p, shape, slots);
   }
   const bool codes = !Is16Bit(dtype);
-  const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && HasWgmma();
+  const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && CurrentCard().RunsHopperCode();
   StreamPlan plan;
   const int blocks = wgmma && !codes ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
   const bool counts = exec.counters != nullptr && blocks * kStreamCounters <= kCudaCounters;
@@ -314,8 +307,13 @@ MatmulProblem ProblemOf(const CudaMatrix& weight) {
 
 }  // namespace
 
-CudaStatus CudaMatmulInit() { return InitBlas(); }
-void CudaMatmulRelease() { ReleaseBlas(); }
+CudaStatus CudaMatmulInit(void** plans) {
+  BlasPlans* made = nullptr;
+  CudaStatus failure = MakeBlasPlans(&made);
+  *plans = made;
+  return failure;
+}
+void CudaMatmulRelease(void* plans) { ReleaseBlasPlans(static_cast<BlasPlans*>(plans)); }
 
 int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms) {
   const CudaMatrix& w = params.weight;
@@ -338,7 +336,7 @@ CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   p.accumulate = params.accumulate;
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const bool whole_y = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
-  if (!exec.deterministic && params.m > kBlasRows && whole_y) return RunBlas(exec, params, p);
+  if (!exec.deterministic && params.m > kBlasRows && whole_y && exec.matmul_plans != nullptr) return RunBlas(exec, params, p);
   return RunStream(exec, weight.dtype, p, params.m, 0, ColumnsFor(params.m), "matmul");
 }
 

@@ -303,8 +303,7 @@ CudaStatus LaunchStreamShape(const CudaExec& exec, const MatmulProblem& p, const
   auto* kernel = &StreamKernel<kType, kColumns, X>;
   const int shared_bytes =
       S::kRingBytes + (p.expert_begin != nullptr ? (p.num_groups + 1) * static_cast<int>(sizeof(int)) : 0);
-  if (CudaStatus failure = CudaChecked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-                                       "matmul: cudaFuncSetAttribute")) {
+  if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) {
     return failure;
   }
   const int grid = plan.num_ranges > 0 ? plan.num_ranges : StreamBlocks(kColumns, exec.num_sms);

@@ -192,8 +192,7 @@ CudaStatus LaunchWgmmaTile(const CudaExec& exec, const MatmulProblem& p, const S
   work.chunks = (p.k + 63) / 64;
   auto* kernel = &WgmmaKernel<Element, kRowTiles, kColumns>;
   const int shared_bytes = Tile::kStages * Tile::kBytes + (p.expert_begin != nullptr ? (p.num_groups + 1) * 4 : 0);
-  if (CudaStatus failure = CudaChecked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-                                       "matmul: cudaFuncSetAttribute")) {
+  if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) {
     return failure;
   }
   LaunchOverlapped<LaunchRole::kMatmul>(kernel, exec.num_sms, kStreamThreads, shared_bytes, exec.stream, p, work);

@@ -188,8 +188,7 @@ CudaStatus LaunchCodesTile(const CudaExec& exec, const MatmulProblem& p, const S
   work.chunks = (p.k + 127) / 128;
   auto* kernel = &CodesKernel<kType, kColumns>;
   const int shared_bytes = Stage::kStages * Stage::kBytes + (p.expert_begin != nullptr ? (p.num_groups + 1) * 4 : 0);
-  if (CudaStatus failure = CudaChecked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
-                                       "matmul: cudaFuncSetAttribute")) {
+  if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) {
     return failure;
   }
   LaunchOverlapped<LaunchRole::kMatmul>(kernel, StreamBlocks(kColumns, exec.num_sms), kStreamThreads, shared_bytes, exec.stream, p, work);

@@ -1,6 +1,7 @@
 // From global memory into the stream kernel's ring: what a stage holds and the copies that fill it.
 #pragma once
 
+#include "device/cuda/cuda_exec.h"
 #include "device/cuda/tensor_core.cuh"
 #include "kernels/matmul/stream_schedule.cuh"
 
@@ -16,7 +17,8 @@ struct StreamStage {
   static constexpr int kHigh = kWBytes, kX = kHigh + kStreamRows * F::kHighBytes;
   static constexpr int kScales = kX + kXBytes, kMinima = kScales + kStreamRows * F::kScaleBytes;
   static constexpr int kBytes = kMinima + kStreamRows * F::kMinimaBytes;
-  static constexpr int kBudget = (StreamShape<kColumns>::kBlocksPerSm == 2 ? 108 : 210) << 10;
+  static constexpr int kBudget = (StreamShape<kColumns>::kBlocksPerSm == 2 ? 108 : 160) << 10;  // and the experts' slots
+  static_assert(kBudget < kCudaLeastSharedBytes);
   static constexpr int kStages = kBudget / kBytes > 6 ? 6 : kBudget / kBytes;
   static_assert(kStages >= 3 && kBytes % 16 == 0);
   static constexpr int kRingBytes = kStages * kBytes;
