@@ -1,5 +1,6 @@
 // Sampling on the GPU against SampleRow: greedy and log-probabilities exactly, draws by the same uniform number.
 #include <cmath>
+#include <functional>
 
 #include "gpu_testing.h"
 #include "kernels/sample/sample.h"
@@ -249,6 +250,46 @@ TEST_F(GpuSample, DrawsTheTokensTheReferenceDraws) {
     }
   }
   EXPECT_LE(different, draws / 200);
+}
+
+// Rows on which a selection by digits has most to do: equal values, few values, values that differ in their last bits alone.
+TEST_F(GpuSample, SelectionsFromRowsThatHardlyDiffer) {
+  constexpr int32_t kVocab = 30011;  // more tokens than a selection remembers
+  const std::pair<const char*, std::function<float(int32_t)>> rows_of[] = {
+      {"equal", [](int32_t) { return 0.25f; }},
+      {"masked", [](int32_t i) { return i % 9001 == 77 ? 1.0f : -INFINITY; }},
+      {"two values", [](int32_t i) { return i % 5 == 3 ? 1.0f : 0.5f; }},
+      {"last bits", [](int32_t i) { return std::bit_cast<float>(0x3f800000u + static_cast<uint32_t>(i * 7919 % 20000)); }},
+      {"negative, last bits", [](int32_t i) { return -std::bit_cast<float>(0x40400000u + static_cast<uint32_t>(i * 7919 % 999)); }},
+      {"far apart", [](int32_t i) { return i % 2 == 0 ? 1e30f : -1e30f; }},
+      {"zeros", [](int32_t i) { return i % 3 == 0 ? 0.0f : -0.0f; }},
+  };
+  int draws = 0, different = 0;
+  for (const auto& [name, logit_of] : rows_of) {
+    SCOPED_TRACE(name);
+    std::vector<Row> rows;
+    TestRng rng(5);
+    for (int32_t top_k : {0, 1, 3, 100, 4095, 4096, 4097, 20000, kVocab - 1}) {
+      for (float top_p : {1.0f, 0.9f, 0.3f}) {
+        Row row;
+        row.logits.resize(kVocab);
+        for (int32_t i = 0; i < kVocab; ++i) row.logits[i] = logit_of(i);
+        row.sampling = {.temperature = 0.8f, .top_k = top_k, .top_p = top_p, .seed = rng.Next()};
+        row.position = static_cast<int64_t>(rows.size());
+        row.num_top = top_k == 100 ? 100 : -1;
+        rows.push_back(row);
+      }
+    }
+    const std::vector<Drawn> got = OnGpu(rows), again = OnGpu(rows);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const Drawn want = OnCpu(rows[i]);
+      ++draws;
+      different += got[i].token != want.token;
+      EXPECT_EQ(again[i].token, got[i].token);
+      for (int32_t j = 0; j < rows[i].num_top; ++j) EXPECT_EQ(got[i].top[j].token_id, want.top[j].token_id) << i << " top " << j;
+    }
+  }
+  EXPECT_LE(different, draws / 100);
 }
 
 }  // namespace

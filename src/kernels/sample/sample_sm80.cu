@@ -1,5 +1,5 @@
-// Sampling: one block a row, everything in the order that sample.h documents. The row is read a few times from L2; nothing
-// is sorted but the list of the best log-probabilities.
+// Sampling: one block a row, everything in the order that sample.h documents. The row is read a few times from L2
+// (sample_select.cuh says how often); nothing is sorted but the list of the best log-probabilities.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "kernels/sample/sample_cuda.h"
@@ -29,6 +29,9 @@ struct LogSum {
   }
 };
 
+// SelectBest's measure for top-k.
+__device__ Fixed CountTokens(int32_t, uint32_t, float) { return 1; }
+
 __device__ float ValueAt(const float* logits, int32_t i) {
   return isnan(logits[i]) ? -CUDART_INF_F : logits[i];
 }
@@ -38,7 +41,9 @@ __device__ LogSum LogSumOf(const float* logits, int32_t vocab, SampleScratch* sc
   if (largest == -CUDART_INF_F) return {largest, log(double(vocab))};
   const WeightOf weight{largest, 1.0f};
   double sum = 0;
-  for (int32_t i = threadIdx.x; i < vocab; i += kSampleThreads) sum += weight(logits[i]);
+  ForTokens(logits, vocab, [&](int32_t, float logit, bool present) {
+    if (present) sum += weight(logit);
+  });
   __syncthreads();
   return {largest, log(BlockSum(sum, scratch->doubles))};
 }
@@ -46,16 +51,15 @@ __device__ LogSum LogSumOf(const float* logits, int32_t vocab, SampleScratch* sc
 // top [count] best first, -1 where there is none left. `list` [kMaxCudaTopLogprobs].
 __device__ void WriteTop(const float* logits, int32_t vocab, const LogSum& log_sum, int32_t count, TokenLogprob* top,
                          unsigned long long* list, SampleScratch* scratch) {
-  const KeptTokens kept = SelectBest(
-      logits, vocab, [](int32_t, uint32_t) -> Fixed { return 1; }, static_cast<Fixed>(min(count, vocab)), scratch);
+  const KeptTokens kept = SelectBest(logits, vocab, CountTokens, [=](Fixed) -> Fixed { return min(count, vocab); }, scratch);
   __syncthreads();
   if (threadIdx.x == 0) scratch->found = 0;
   __syncthreads();
-  for (int32_t i = threadIdx.x; i < vocab; i += kSampleThreads) {
-    const uint32_t key = LogitKey(logits[i]);
-    if (key <= kLowestKey || !kept.Has(key, i)) continue;
+  ForTokens(logits, vocab, [&](int32_t i, float logit, bool present) {
+    const uint32_t key = LogitKey(logit);
+    if (!present || key <= kLowestKey || !kept.Has(key, i)) return;
     list[atomicAdd(&scratch->found, 1)] = static_cast<unsigned long long>(key) << 32 | static_cast<uint32_t>(~i);
-  }
+  });
   __syncthreads();
   const int32_t held = scratch->found;
   const auto mine = static_cast<int32_t>(threadIdx.x);
@@ -115,35 +119,30 @@ __device__ int32_t Draw(const float* logits, int32_t vocab, const SamplingParams
   const WeightOf weight{largest, static_cast<float>(inverse)};
   KeptTokens kept;
   if (sampling.top_k > 0 && sampling.top_k < vocab) {
-    kept = SelectBest(
-        logits, vocab, [](int32_t, uint32_t) -> Fixed { return 1; }, static_cast<Fixed>(sampling.top_k), scratch);
+    kept = SelectBest(logits, vocab, CountTokens, [&](Fixed) -> Fixed { return sampling.top_k; }, scratch);
   }
   if (sampling.top_p < 1.0f) {
     const KeptTokens before = kept;
-    const auto measure = [&](int32_t i, uint32_t key) -> Fixed {
-      return before.Has(key, i) ? weight.InFixed(logits[i]) : 0;
+    const auto measure = [&](int32_t i, uint32_t key, float logit) -> Fixed {
+      return before.Has(key, i) ? weight.InFixed(logit) : 0;
     };
-    Fixed total[1] = {0};
-    for (int32_t i = threadIdx.x; i < vocab; i += kSampleThreads) total[0] += measure(i, LogitKey(logits[i]));
-    BlockSums(total, scratch);
     // The fewest whose weights reach top_p of the total; at least one.
-    const double target = ceil(fmax(double(sampling.top_p), 0.0) * double(total[0]));
-    const Fixed need = min(max(static_cast<Fixed>(target), Fixed{1}), total[0]);
-    kept = SelectBest(logits, vocab, measure, need, scratch);
+    const auto need_of = [&](Fixed total) -> Fixed {
+      const double target = ceil(fmax(double(sampling.top_p), 0.0) * double(total));
+      return min(max(static_cast<Fixed>(target), Fixed{1}), total);
+    };
+    kept = SelectBest(logits, vocab, measure, need_of, scratch);
     if (kept.key == before.key) kept.last_tie = min(kept.last_tie, before.last_tie);
   }
   const float least = fminf(sampling.min_p, 1.0f);  // the best token's weight is 1: it always stays
-  const auto measure = [&](int32_t i) -> Fixed {
-    const float logit = logits[i];
+  const auto measure = [&](int32_t i, float logit) -> Fixed {
     if (!kept.Has(LogitKey(logit), i)) return 0;
     return weight(logit) >= least ? weight.InFixed(logit) : 0;
   };
-  const Fixed segment = SegmentSum(vocab, measure);
-  Fixed total[1] = {threadIdx.x % 32 == 0 ? segment : 0};
-  BlockSums(total, scratch);
+  const Fixed total = SumRow(logits, vocab, measure, scratch);
   const uint64_t uniform = UniformBits(sampling.seed, position);
-  const Fixed target = __umul64hi(uniform, total[0]) << 11 | (uniform * total[0]) >> 53;
-  return FindCrossing(vocab, measure, segment, target, scratch);
+  const Fixed target = __umul64hi(uniform, total) << 11 | (uniform * total) >> 53;
+  return FindCrossing(logits, vocab, measure, target, scratch);
 }
 
 __global__ __launch_bounds__(kSampleThreads) void SampleKernel(CudaSampleParams p) {
