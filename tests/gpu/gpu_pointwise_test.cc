@@ -1,5 +1,6 @@
-// RmsNorm and SwiGlu on the GPU against the CPU's.
+// RmsNorm, SwiGlu and CopyHeads on the GPU against the CPU's.
 #include "gpu_testing.h"
+#include "kernels/head_matmul/head_matmul.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/swiglu/swiglu.h"
 
@@ -8,6 +9,7 @@ namespace {
 
 class GpuRmsNorm : public GpuTest {};
 class GpuSwiGlu : public GpuTest {};
+class GpuCopyHeads : public GpuTest {};
 
 const CudaBackend& Backend() { return *Gpu::Get().backend; }
 
@@ -118,6 +120,27 @@ TEST_F(GpuSwiGlu, AgainstTheReference) {
       const Comparison c = Compare(result.Read(), want, ToleranceFor(OpClass::kPointwise));
       EXPECT_TRUE(c.ok) << c.message;
     }
+  }
+}
+
+TEST_F(GpuCopyHeads, MovesHeadsAndNothingElse) {
+  struct Shape {
+    int64_t m;
+    int32_t heads, dim;
+    int64_t x_gap, y_gap;
+  };
+  for (const Shape& s : {Shape{1, 16, 64, 128, 512}, {1, 1, 1, 0, 0}, {3, 5, 7, 2, 9}, {64, 128, 64, 128, 512}, {300, 16, 16, 4, 3}}) {
+    const int64_t x_head = s.dim + s.x_gap, y_head = s.dim + s.y_gap;
+    TestRng rng(11);
+    const std::vector<float> x = rng.NormalVector(s.m * s.heads * x_head);
+    std::vector<float> want(static_cast<size_t>(s.m * s.heads * y_head), std::bit_cast<float>(0xffffffffu));
+    for (int64_t at = 0; at < s.m * s.heads; ++at) std::copy_n(x.begin() + at * x_head, s.dim, want.begin() + at * y_head);
+    const GpuArray<float> gpu_x(x), y(static_cast<int64_t>(want.size()));
+    GPU_OK(Backend().copy_heads(Gpu::Get().Exec(), {.x = gpu_x.data(), .x_stride = s.heads * x_head, .x_head_stride = x_head, .m = s.m,
+                                                    .num_heads = s.heads, .dim = s.dim, .y = y.data(), .y_stride = s.heads * y_head,
+                                                    .y_head_stride = y_head}));
+    EXPECT_EQ(FirstBitDifference(y.Read(), want), "") << s.m << " rows of " << s.heads << " heads of " << s.dim;
+    EXPECT_TRUE(y.Intact());
   }
 }
 

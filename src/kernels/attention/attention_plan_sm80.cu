@@ -1,4 +1,6 @@
 // The schedule of a step's attention, made on the device by one block from the spans; and the choice of kernels.
+#include <algorithm>
+
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -89,7 +91,7 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
   const int split = deterministic ? kFixedSplit : ChooseSplit(spans, num_spans, s, total_tokens, split_scratch);
   const int align = deterministic ? kFixedSplit : kSplitAlign;
 
-  int items = 0, partials = 0, prefills = 0;
+  int items = 0, partials = 0, prefills = 0, cuts = 0;
   for (int base = 0; base < num_spans; base += kThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
     const SpanShape shape = i < num_spans ? ShapeOf(s, spans[i]) : SpanShape{true, 0, 0, 0};
@@ -107,13 +109,15 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
     const int tiles = shape.split_class ? 0 : (spans[i].q_len * s.group + kPrefillTileRows - 1) / kPrefillTileRows;
     const int first_prefill = prefills + BlockExclusiveScan<kThreads>(tiles, &total, scratch);
     prefills += total;
+    const int first_cut = cuts + BlockExclusiveScan<kThreads>(num_splits > 1 ? shape.num_tiles : 0, &total, scratch);
+    cuts += total;
     if (i < num_spans) {
       s.spans[i] = {num_splits, num_splits > 1 ? first_partial : -1, first_item, split_class ? shape.num_tiles : 0,
-                    first_prefill, tiles};
+                    first_prefill, tiles, first_cut};
     }
   }
   __syncthreads();
-  if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split};
+  if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts};
   for (int i = threadIdx.x; i < s.max_partials * s.num_kv_heads; i += kThreads) s.arrivals[i] = 0;
 
   for (int i = threadIdx.x / 32; i < num_spans; i += kThreads / 32) {  // a warp writes a span's items
@@ -137,6 +141,9 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
       }
       s.items[entry.first_item + j] = item;
     }
+    for (int j = threadIdx.x % 32; entry.num_splits > 1 && j < entry.num_tiles; j += 32) {
+      s.cut_tiles[entry.first_cut + j] = {i, j, entry.first_partial + j * entry.num_splits, entry.num_splits};
+    }
     // The last tiles see most and come first.
     for (int j = threadIdx.x % 32; j < entry.num_prefill_tiles; j += 32) {
       if (entry.first_prefill + j >= s.max_prefill) break;
@@ -145,37 +152,47 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
   }
 }
 
-constexpr int kCombineColumns = 128;  // of a block: a warp's lanes take four each
+constexpr int kCombineColumns = 128;  // of a warp: its lanes take four each
+constexpr int kCombineWarps = 8;
 
-// A block folds the splits of one row and head; its kWays warps take an equal share of them each, one behind the other.
-template <int kWays>
-__global__ void CombineKernel(AttentionParams p, const SeqSpan* spans, const int32_t* row_spans, AttentionSchedule s) {
-  __shared__ float4 sums[kWays][32];
-  __shared__ float2 stats[kWays];
+// Folds the splits of the tiles that are cut: of one row of a tile and kCombineColumns columns a time, by as many warps as
+// there are to spare, each an equal share of the splits. The blocks stay, so that their number need not be known.
+__global__ __launch_bounds__(kCombineWarps * 32) void CombineKernel(AttentionParams p, const SeqSpan* spans, AttentionSchedule s,
+                                                                     bool in_order) {
+  __shared__ float4 sums[kCombineWarps][32];
+  __shared__ float2 stats[kCombineWarps];
   LetNextKernelStart();
   WaitForEarlierKernels();
-  const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
-  const int i = row_spans[row];
-  if (i < 0) return;
-  const SpanSplits entry = s.spans[i];
-  if (entry.num_splits <= 1) return;
-  const SeqSpan span = spans[i];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int d = static_cast<int>(blockIdx.z) * kCombineColumns + lane * 4;
-  const int tile_rows = TileRowsOf(s, span);
-  const int r = (row - span.q_begin) * s.group + head % s.group;
-  const int64_t first = int64_t{entry.first_partial} + r / tile_rows * entry.num_splits;
-  const int share = (entry.num_splits + kWays - 1) / kWays;
-  const int begin = min(warp * share, entry.num_splits), end = min(begin + share, entry.num_splits);
-  Folded folded = FoldSplits(s, first + begin, end - begin, head / s.group, r % tile_rows, d, p.kv.v_dim);
-  if constexpr (kWays > 1) {
-    sums[warp][lane] = folded.sum;
-    if (lane == 0) stats[warp] = {folded.m, folded.l};
-    __syncthreads();
-    if (warp > 0) return;
-    for (int w = 1; w < kWays; ++w) folded.Add(stats[w].x, stats[w].y, sums[w][lane]);
+  const int chunks = p.kv.v_dim / kCombineColumns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t num_work = int64_t{s.counts->num_cut_tiles} * s.num_kv_heads * s.partial_rows * chunks;
+  int ways = in_order ? 1 : kCombineWarps;
+  while (ways > 1 && num_work * ways > int64_t{gridDim.x} * kCombineWarps) ways /= 2;
+  const int at_a_time = kCombineWarps / ways, way = warp % ways;
+  for (int64_t base = int64_t{blockIdx.x} * at_a_time; base < num_work; base += int64_t{gridDim.x} * at_a_time) {
+    const int64_t work = base + warp / ways;
+    const int d = static_cast<int>(work % chunks) * kCombineColumns + lane * 4;
+    const int r = static_cast<int>(work / chunks % s.partial_rows);
+    const int64_t pair = work / chunks / s.partial_rows;
+    const int kv_head = static_cast<int>(pair % s.num_kv_heads);
+    Folded folded = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
+    TileRow row = {0, 0, -1};
+    if (work < num_work) {
+      const CutTile cut = s.cut_tiles[pair / s.num_kv_heads];
+      const SeqSpan span = spans[cut.span];
+      const int tile_rows = TileRowsOf(s, span), share = (cut.num_splits + ways - 1) / ways;
+      const int begin = min(way * share, cut.num_splits), end = min(begin + share, cut.num_splits);
+      if (r < tile_rows) row = RowOfTile(span, cut.tile * tile_rows + r, s.group, kv_head);
+      if (row.position >= 0) folded = FoldSplits(s, int64_t{cut.first_partial} + begin, end - begin, kv_head, r, d, p.kv.v_dim);
+    }
+    if (ways > 1) {
+      sums[warp][lane] = folded.sum;
+      if (lane == 0) stats[warp] = {folded.m, folded.l};
+      __syncthreads();
+      for (int w = 1; w < ways && way == 0; ++w) folded.Add(stats[warp + w].x, stats[warp + w].y, sums[warp + w][lane]);
+      __syncthreads();
+    }
+    if (way == 0 && row.position >= 0) folded.Write(p.out + row.row * p.out_token_stride + row.head * p.out_head_stride + d);
   }
-  folded.Write(p.out + row * p.out_token_stride + head * p.out_head_stride + d);
 }
 
 }  // namespace
@@ -218,6 +235,7 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.spans = reinterpret_cast<SpanSplits*>(take(batch.num_spans * int64_t{sizeof(SpanSplits)}));
   s.items = reinterpret_cast<SplitItem*>(take(s.max_items * int64_t{sizeof(SplitItem)}));
   s.prefill = reinterpret_cast<PrefillItem*>(take(s.max_prefill * int64_t{sizeof(PrefillItem)}));
+  s.cut_tiles = reinterpret_cast<CutTile*>(take(s.max_partials / 2 * int64_t{sizeof(CutTile)}));
   s.arrivals = reinterpret_cast<int32_t*>(take(int64_t{s.max_partials} * shape.num_kv_heads * int64_t{sizeof(int32_t)}));
   s.partial_stats = reinterpret_cast<float2*>(take(partial_rows * int64_t{sizeof(float2)}));
   s.partial_out = reinterpret_cast<float*>(take(partial_rows * shape.v_dim * int64_t{sizeof(float)}));
@@ -230,10 +248,12 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
 
 CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                       const AttentionParams& params) {
-  const dim3 grid(static_cast<unsigned>(batch.num_rows), static_cast<unsigned>(params.num_q_heads),
-                  static_cast<unsigned>(params.kv.v_dim / kCombineColumns));
-  LaunchOverlapped(exec.deterministic ? &CombineKernel<1> : &CombineKernel<8>, grid, exec.deterministic ? 32 : 256, 0, exec.stream,
-                   params, batch.spans, batch.row_spans, schedule);
+  constexpr int kBlocksPerSm = 4;
+  const int64_t chunks = params.kv.v_dim / kCombineColumns;
+  const int64_t most = std::min(int64_t{schedule.max_partials} / 2 * schedule.num_kv_heads * schedule.partial_rows,
+                                int64_t{batch.num_rows} * params.num_q_heads) * chunks;
+  LaunchOverlapped(&CombineKernel, std::min(most, int64_t{exec.num_sms} * kBlocksPerSm), kCombineWarps * 32, 0, exec.stream, params,
+                   batch.spans, schedule, exec.deterministic);
   return CudaLaunched("attention combine of %d rows, %d heads of %d", batch.num_rows, params.num_q_heads,
                       params.kv.v_dim);
 }

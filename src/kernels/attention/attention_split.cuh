@@ -44,6 +44,15 @@ struct SpanSplits {
   int32_t num_tiles;      // 0: the span is not the split kernels'
   int32_t first_prefill;
   int32_t num_prefill_tiles;
+  int32_t first_cut;      // of its tiles among cut_tiles
+};
+
+// A tile whose range is cut: its splits are partials first_partial .. first_partial + num_splits - 1.
+struct CutTile {
+  int32_t span;
+  int32_t tile;
+  int32_t first_partial;
+  int32_t num_splits;
 };
 
 struct PrefillItem {
@@ -55,6 +64,7 @@ struct ScheduleCounts {
   int32_t num_items;
   int32_t num_prefill_items;
   int32_t split_tokens;
+  int32_t num_cut_tiles;
 };
 
 // Pointers into a plan's memory.
@@ -63,6 +73,7 @@ struct AttentionSchedule {
   SpanSplits* spans;            // [num_spans]
   SplitItem* items;             // [max_items]
   PrefillItem* prefill;         // [max_prefill]
+  CutTile* cut_tiles;           // [max_partials / 2]: at least two partials each
   float* partial_out;           // [max_partials, num_kv_heads, partial_rows, v_dim], not divided by the sum
   float2* partial_stats;        // [max_partials, num_kv_heads, partial_rows]: largest (in units of log2), sum
   float* fold_memory;           // MLA's fold mode: [num_sms, 32, v_dim]

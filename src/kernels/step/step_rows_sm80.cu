@@ -38,14 +38,18 @@ __global__ void __launch_bounds__(kThreads) LogprobKernel(CudaLogprobParams p) {
   p.out[blockIdx.x] = id < 0 || id >= p.vocab ? 0.0f : logits[id] - largest - logf(sum);
 }
 
-__global__ void __launch_bounds__(kThreads) CopyHeadsKernel(CopyHeadsParams p) {
+// T: float4 where everything is aligned. A thread copies one.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) CopyHeadsKernel(CopyHeadsParams p, int64_t count) {
   LetNextKernelStart();
   WaitForEarlierKernels();
-  const int64_t row = blockIdx.x;
-  for (int i = threadIdx.x; i < p.num_heads * p.dim; i += kThreads) {
-    const int head = i / p.dim, d = i % p.dim;
-    p.y[row * p.y_stride + head * p.y_head_stride + d] = p.x[row * p.x_stride + head * p.x_head_stride + d];
-  }
+  constexpr int kValues = sizeof(T) / sizeof(float);
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const int run = p.dim / kValues, d = static_cast<int>(i % run) * kValues;
+  const int64_t head = i / run % p.num_heads, row = i / run / p.num_heads;
+  *reinterpret_cast<T*>(p.y + row * p.y_stride + head * p.y_head_stride + d) =
+      *reinterpret_cast<const T*>(p.x + row * p.x_stride + head * p.x_head_stride + d);
 }
 
 }  // namespace
@@ -63,8 +67,13 @@ CudaStatus CudaLogprobRows(const CudaExec& exec, const CudaLogprobParams& params
 }
 
 CudaStatus CudaCopyHeads(const CudaExec& exec, const CopyHeadsParams& params) {
-  if (params.m == 0) return nullptr;
-  LaunchOverlapped(&CopyHeadsKernel, params.m, kThreads, 0, exec.stream, params);
+  if (params.m == 0 || params.num_heads == 0 || params.dim == 0) return nullptr;
+  const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
+  const bool aligned = params.dim % 4 == 0 && params.x_stride % 4 == 0 && params.x_head_stride % 4 == 0 && params.y_stride % 4 == 0 &&
+                       params.y_head_stride % 4 == 0 && whole(params.x) && whole(params.y);
+  const int64_t count = params.m * params.num_heads * params.dim / (aligned ? 4 : 1);
+  LaunchOverlapped(aligned ? &CopyHeadsKernel<float4> : &CopyHeadsKernel<float>, (count + kThreads - 1) / kThreads, kThreads, 0,
+                   exec.stream, params, count);
   return CudaLaunched("copy_heads of %lld rows, %d heads of %d", static_cast<long long>(params.m), params.num_heads, params.dim);
 }
 
