@@ -45,7 +45,8 @@ def free_port():
 class Server:
     """One server process. `slots` requests run at once, each with a context of its own of `context` tokens."""
 
-    def __init__(self, name, command, port):
+    def __init__(self, name, command, port, cores=""):
+        command = (["taskset", "-c", cores] if cores else []) + command
         self.name, self.command, self.port = name, command, port
         self.url = f"http://127.0.0.1:{port}"
         self.log = tempfile.TemporaryFile()
@@ -82,14 +83,14 @@ def start_ours(args, slots, context, extra=()):
     port = free_port()
     return Server("cachalot", [args.cachalot, "serve", "-m", args.model, "--port", str(port), "-t", str(args.threads),
                                "--max-num-seqs", str(slots), "-c", str(context), "--max-waiting", "2048", "--request-log=",
-                               *extra], port)
+                               *extra], port, args.server_cores)
 
 
 def start_theirs(args, slots, context):
     port = free_port()
     return Server("llama-server", [os.path.join(args.peers, "llama-server"), "-m", args.model, "--port", str(port), "-t",
                                    str(args.threads), "-tb", str(args.threads), "-np", str(slots), "-c",
-                                   str(slots * context)], port)
+                                   str(slots * context)], port, args.server_cores)
 
 
 @contextlib.contextmanager
@@ -105,7 +106,7 @@ def both(args, slots, context, extra=()):
 
 
 def client(args, server, *flags):
-    return [args.cachalot, "bench", "serve", "--base-url", server.url, "--json", *flags]
+    return [args.cachalot, "bench", "serve", "--base-url", server.url, "--json", *args.client, *flags]
 
 
 def ask(args, server, *flags):
@@ -208,11 +209,10 @@ def chat(server, messages):
 
 
 def measure_turn(args, pair, servers):
-    del args
     words = "the quick brown fox jumps over a lazy dog near the river bank while seven grey birds watch it run".split()
     told = {}
     for server in servers:
-        story = " ".join(words[(i * 7 + pair * 13 + i * i) % len(words)] for i in range(1450))
+        story = " ".join(words[(i * 7 + pair * 13 + i * i) % len(words)] for i in range(args.story_words))
         messages = [{"role": "user", "content": f"Story {pair}: {story}. What is it about?"}]
         first, text = chat(server, messages)
         messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Tell me more."}]
@@ -229,12 +229,20 @@ KINDS = {"load": (measure_load, 32, 320), "itl": (measure_itl, 16, 2560), "idle"
 
 def run(args):
     measure, slots, context = KINDS[args.only]
+    end = time.monotonic() + args.budget
     with only_one(), both(args, slots, context, args.ours) as servers, open(args.log, "a", encoding="utf-8") as log:
         around = circumstances(args)
         for server in servers:
             wait_until_idle(server)
         for pair in range(args.first, args.first + args.pairs):
-            told = measure(args, pair, servers if pair % 2 == 0 else servers[::-1])
+            if time.monotonic() > end:
+                note(f"the time is over before pair {pair}")
+                return
+            try:
+                told = measure(args, pair, servers if pair % 2 == 0 else servers[::-1])
+            except RunError as error:  # a pair without both sides is none
+                note(f"{args.only} pair {pair} does not count: {error}")
+                continue
             line = {"kind": args.only, "pair": pair, "circumstances": around, "load": os.getloadavg()[0], "told": told,
                     "commands": {server.name: server.command for server in servers}}
             log.write(json.dumps(line) + "\n")
@@ -265,8 +273,12 @@ def main():
     parser.add_argument("--only", choices=KINDS, default="load")
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--first", type=int, default=0, help="number of the first pair: prompts and turns depend on it")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no pair is begun")
+    parser.add_argument("--server-cores", default="", help="cores that the servers are kept to, as taskset writes them")
     parser.add_argument("--seconds", type=int, default=30, help="itl: prompts that arrive")
     parser.add_argument("--stream-tokens", type=int, default=64, help="itl: tokens of each stream")
+    parser.add_argument("--story-words", type=int, default=1450, help="turn: of the first question, about as many tokens")
+    parser.add_argument("--client", action="append", default=[], help="another flag for cachalot bench serve")
     parser.add_argument("--ours", action="append", default=[], help="another flag for cachalot serve")
     parser.add_argument("--log", required=True, help="a JSON line for each pair is appended here")
     parser.add_argument("--cachalot", default=str(ROOT / "build/cachalot"))

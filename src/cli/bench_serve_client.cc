@@ -63,6 +63,7 @@ class BenchListener final : public LoadListener {
               {"max_tokens", item.output_len},
               {"ignore_eos", options_.ignore_eos}};
       if (options_.chat) body["messages"] = Json::array({{{"role", "user"}, {"content", item.prompt}}});
+      else if (!item.prompt_ids.empty()) body["prompt"] = item.prompt_ids;
       else body["prompt"] = item.prompt;
     }
     if (!options_.model.empty()) body["model"] = options_.model;

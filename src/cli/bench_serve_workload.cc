@@ -22,13 +22,21 @@ constexpr std::array kWords = {"the", "of",   "and",  "to",   "in",   "is",   "t
                                "but", "have", "an",   "had",  "they", "you",  "were", "their", "one", "all",  "we",   "can",
                                "her", "has",  "there", "been", "if",  "more", "when", "will", "would", "who", "so",   "no"};
 
-std::string Words(int64_t count, std::mt19937_64* random) {
-  std::string text;
+// `count` more tokens of the prompt: words, or ids of the middle half of a vocabulary, where no special tokens are.
+void Extend(WorkItem* item, int64_t count, int32_t vocab_size, std::mt19937_64* random) {
   for (int64_t i = 0; i < count; ++i) {
-    if (!text.empty()) text += ' ';
-    text += kWords[(*random)() % kWords.size()];
+    if (vocab_size > 0) {
+      const uint64_t half = static_cast<uint64_t>(vocab_size) / 2;
+      item->prompt_ids.push_back(static_cast<int32_t>(half / 2 + (*random)() % half));
+    } else {
+      if (!item->prompt.empty() && item->prompt.back() != '\n') item->prompt += ' ';
+      item->prompt += kWords[(*random)() % kWords.size()];
+    }
   }
-  return text;
+}
+
+void EndBlock(WorkItem* item, int32_t vocab_size) {
+  if (vocab_size == 0) item->prompt += '\n';
 }
 
 int32_t Varied(int32_t length, float range, std::mt19937_64* random) {
@@ -39,15 +47,32 @@ int32_t Varied(int32_t length, float range, std::mt19937_64* random) {
 
 std::vector<WorkItem> Random(const WorkloadOptions& options, std::mt19937_64* random) {
   const bool shared = options.dataset == "shared-prefix";
-  std::vector<std::string> prefixes;
-  for (int32_t i = 0; shared && i < options.num_prefixes; ++i) prefixes.push_back(Words(options.prefix_len, random) + "\n");
+  std::vector<WorkItem> prefixes(shared ? static_cast<size_t>(options.num_prefixes) : 0);
+  for (WorkItem& prefix : prefixes) {
+    Extend(&prefix, options.prefix_len, options.vocab_size, random);
+    EndBlock(&prefix, options.vocab_size);
+  }
   std::vector<WorkItem> items;
   for (int32_t i = 0; i < options.num_prompts; ++i) {
     WorkItem item;
-    if (shared) item.prompt = prefixes[static_cast<size_t>(i) % prefixes.size()];
-    item.prompt += Words(Varied(options.input_len, options.range, random), random);
+    if (shared) item = prefixes[static_cast<size_t>(i) % prefixes.size()];
+    Extend(&item, Varied(options.input_len, options.range, random), options.vocab_size, random);
     item.output_len = Varied(options.output_len, options.range, random);
     items.push_back(std::move(item));
+  }
+  return items;
+}
+
+// Lengths like those of ShareGPT's first turns (log-normal; means about 210 and 240 tokens), for want of a file.
+std::vector<WorkItem> LikeShareGpt(const WorkloadOptions& options, std::mt19937_64* random) {
+  std::normal_distribution<double> bell;
+  const auto length = [&](double median, double spread) {
+    return static_cast<int32_t>(std::clamp(median * std::exp(spread * bell(*random)), 4.0, 1024.0));
+  };
+  std::vector<WorkItem> items(static_cast<size_t>(options.num_prompts));
+  for (WorkItem& item : items) {
+    Extend(&item, length(80, 1.5), options.vocab_size, random);
+    item.output_len = length(150, 1.0);
   }
   return items;
 }
@@ -93,12 +118,13 @@ WorkItem TraceItem(const nlohmann::json& line, const WorkloadOptions& options) {
     for (const auto& id : *ids) {
       if (left <= 0) break;
       std::mt19937_64 block(id.get<uint64_t>() + static_cast<uint64_t>(options.seed) * 1'000'003);
-      item.prompt += Words(std::min<int64_t>(left, kTraceBlock), &block) + "\n";
+      Extend(&item, std::min<int64_t>(left, kTraceBlock), options.vocab_size, &block);
+      EndBlock(&item, options.vocab_size);
       left -= kTraceBlock;
     }
   }
   std::mt19937_64 rest(static_cast<uint64_t>(item.start_us + options.seed));
-  if (left > 0) item.prompt += Words(left, &rest);
+  if (left > 0) Extend(&item, left, options.vocab_size, &rest);
   return item;
 }
 
@@ -132,7 +158,9 @@ Result<std::vector<WorkItem>> Trace(const WorkloadOptions& options) {
 Result<std::vector<WorkItem>> MakeWorkload(const WorkloadOptions& options) {
   std::mt19937_64 random(static_cast<uint64_t>(options.seed));
   std::vector<WorkItem> items;
-  if (options.dataset == "sharegpt") {
+  if (options.dataset == "sharegpt" && options.path.empty()) {
+    items = LikeShareGpt(options, &random);
+  } else if (options.dataset == "sharegpt") {
     ASSIGN_OR_RETURN(items, ShareGpt(options, &random));
   } else if (options.dataset == "trace") {
     ASSIGN_OR_RETURN(items, Trace(options));

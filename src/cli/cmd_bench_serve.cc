@@ -90,10 +90,11 @@ int BenchServeCommand(Args args) {
   set.Int("--timeout", &flags.client.timeout_s, 1, 1'000'000, "S", "seconds for one request (default 600)");
   set.Section("Load");
   set.Choice("--dataset", &work.dataset, {"random", "shared-prefix", "sharegpt", "trace"}, "what is asked (default random)");
-  set.String("--dataset-path", &work.path, "FILE", "of sharegpt (JSON) and trace (JSON lines, also what serve --record wrote)");
+  set.String("--dataset-path", &work.path, "FILE", "of trace (JSON lines, also what serve --record wrote) and sharegpt (JSON;\nwithout: made-up prompts with lengths like ShareGPT's)");
   set.Int("-n,--num-prompts", &work.num_prompts, 1, 100'000'000, "N", "requests (default 100)");
   set.Int("--input-len", &work.input_len, 1, 1 << 20, "N", "words of a prompt, about as many tokens (default 128)");
   set.Int("--output-len", &work.output_len, 1, 1 << 20, "N", "tokens of an answer (default 64)");
+  set.Int("--vocab-size", &work.vocab_size, 0, INT32_MAX, "N", "prompts are token ids of a vocabulary of N instead of words, so that\nlengths are exact (completions only)");
   set.Float("--range", &work.range, 0, 1, "X", "lengths vary by this part, up and down (default 0)");
   set.Int("--prefix-len", &work.prefix_len, 1, 1 << 20, "N", "words of the prefix of shared-prefix (default 1024)");
   set.Int("--num-prefixes", &work.num_prefixes, 1, 1 << 20, "N", "different prefixes (default 1)");
@@ -113,9 +114,12 @@ int BenchServeCommand(Args args) {
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);
-  const bool needs_path = work.dataset == "sharegpt" || work.dataset == "trace";
-  if (needs_path == work.path.empty()) {
-    return ExitUsage(InvalidArgument("--dataset {} {}", work.dataset, needs_path ? "needs --dataset-path FILE" : "has no file"));
+  if (work.dataset == "trace" && work.path.empty()) return ExitUsage(InvalidArgument("--dataset trace needs --dataset-path FILE"));
+  if (work.dataset != "trace" && work.dataset != "sharegpt" && !work.path.empty()) {
+    return ExitUsage(InvalidArgument("--dataset {} has no file", work.dataset));
+  }
+  if (work.vocab_size > 0 && (work.vocab_size < 8 || flags.endpoint == "chat")) {
+    return ExitUsage(InvalidArgument("--vocab-size {}: at least 8, and --endpoint completions", work.vocab_size));
   }
   const Status status = Run(&flags, &output);
   return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted : ExitWith(status, output);

@@ -52,8 +52,8 @@ Status Serve(ServeFlags* flags) {
   RETURN_IF_ERROR(server->Serve(&session->bundle(), &session->engine(), info));
   const std::string& host = flags->server.http.host;
   const bool v6 = host.find(':') != std::string::npos;
-  PrintNote(fmt::format("{} is served at http://{}{}{}:{}/ (context {}, {} sequences, loaded in {:.2f} s)\n",
-                        server->context().facts.names[0], v6 ? "[" : "", host, v6 ? "]" : "", server->port(),
+  PrintNote(fmt::format("{} is served at http{}://{}{}{}:{}/ (context {}, {} sequences, loaded in {:.2f} s)\n",
+                        server->context().facts.names[0], flags->server.http.ssl_cert_file.empty() ? "" : "s", v6 ? "[" : "", host, v6 ? "]" : "", server->port(),
                         server->context().facts.max_context, info.max_seqs, session->load_seconds()));
   while (signals.Wait(1000) == 0) {
   }
@@ -70,7 +70,7 @@ int ServeCommand(Args args) {
               "Serves a model over HTTP with OpenAI's API; a page to chat with it is at /. SIGTERM ends it gently.");
   flags.Declare(&set);
   Output output;
-  const Result<std::vector<std::string>> all = WithConfig(args);
+  const Result<std::vector<std::string>> all = WithConfig(args, [&set](const std::string& name) { return set.FirstName(name); });
   if (!all.ok()) return ExitUsage(all.status());
   if (const Status status = set.Parse(*all); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);

@@ -50,6 +50,8 @@ class FlagSet {
   bool help_wanted() const { return help_wanted_; }
   // By any of its names.
   bool Given(std::string_view name) const;
+  // The first name of the flag that has this one; "" where there is none.
+  std::string FirstName(std::string_view name) const;
   std::string Help() const;
   // Every name of every flag.
   std::vector<std::string> Names() const;

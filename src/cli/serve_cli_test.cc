@@ -23,6 +23,16 @@ TEST(ServeConfig, WhatIsWrong) {
   EXPECT_FALSE(FlagsOfConfig("config = \"x\"\n", "f").ok());
   EXPECT_FALSE(FlagsOfConfig("= 3\n", "f").ok());
   EXPECT_FALSE(FlagsOfConfig("port = 80\n[serve]\nport = 81\n", "f").ok());
+  const auto twice = FlagsOfConfig("# port = 1\napi-key = [\n  \"a = 1\",\n  \"b\"]\nport = 80\n\n[serve]\n\"port\" = 81\n", "f");
+  ASSERT_FALSE(twice.ok());
+  EXPECT_EQ(twice.status().message(), "f: port is given twice, on lines 5 and 8");
+  // One after the other, as a parser would make a list of them.
+  EXPECT_FALSE(FlagsOfConfig("port = 80\nport = 81\n", "f").ok());
+  const FlagName same = [](const std::string& name) { return name == "-p" || name == "--port" ? "--port" : ""; };
+  const auto other_name = FlagsOfConfig("port = 80\np = 81\nx = 1\ny = 2\n", "f", same);
+  ASSERT_FALSE(other_name.ok());
+  EXPECT_EQ(other_name.status().message(), "f: port on line 1 and p on line 2 are the same");
+  EXPECT_TRUE(FlagsOfConfig("x = 1\ny = 2 # x = 3\n", "f", same).ok());
   const std::vector<std::string> args = {"--config", "/no/such/file"};
   EXPECT_FALSE(WithConfig(args).ok());
 }
@@ -91,6 +101,32 @@ TEST(BenchServe, TheSameSeedIsTheSameLoad) {
   }
   EXPECT_EQ((*a)[0].prompt.substr(0, 50), (*a)[2].prompt.substr(0, 50));
   EXPECT_NE((*a)[0].prompt.substr(0, 50), (*a)[1].prompt.substr(0, 50));
+}
+
+TEST(BenchServe, LengthsLikeShareGptAndExactIds) {
+  WorkloadOptions options;
+  options.dataset = "sharegpt";
+  options.num_prompts = 2000;
+  options.vocab_size = 1000;
+  const auto items = MakeWorkload(options);
+  ASSERT_TRUE(items.ok());
+  double in = 0, out = 0;
+  for (const WorkItem& item : *items) {
+    EXPECT_TRUE(item.prompt.empty());
+    for (const int32_t id : item.prompt_ids) EXPECT_TRUE(id >= 250 && id < 750) << id;
+    in += static_cast<double>(item.prompt_ids.size()) / 2000;
+    out += item.output_len / 2000.0;
+  }
+  EXPECT_NEAR(in, 180, 30);
+  EXPECT_NEAR(out, 235, 30);
+  options.dataset = "shared-prefix";
+  options.num_prompts = 2;
+  options.prefix_len = 40;
+  options.input_len = 7;
+  const auto shared = MakeWorkload(options);
+  ASSERT_TRUE(shared.ok());
+  EXPECT_EQ((*shared)[0].prompt_ids.size(), 47u);
+  EXPECT_TRUE(std::equal((*shared)[0].prompt_ids.begin(), (*shared)[0].prompt_ids.begin() + 40, (*shared)[1].prompt_ids.begin()));
 }
 
 TEST(BenchServe, Files) {

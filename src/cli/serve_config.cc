@@ -1,7 +1,8 @@
 #include "cli/serve_config.h"
 
 #include <CLI/CLI.hpp>
-#include <set>
+#include <algorithm>
+#include <cctype>
 #include <sstream>
 
 #include "base/file.h"
@@ -11,9 +12,80 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 
+std::string Dashed(const std::string& name) {
+  return (name.size() == 1 ? "-" : "--") + name;
+}
+
+// The lines that begin with a name and '=', outside of strings and lists that go over several lines.
+struct NamedLine {
+  std::string name;
+  int32_t number = 0;
+};
+
+std::string_view Trim(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  return text;
+}
+
+// How many lists are open behind the line.
+int32_t OpenLists(std::string_view line, int32_t open) {
+  char quote = 0;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quote != 0) {
+      if (c == '\\' && quote == '"') ++i;
+      else if (c == quote) quote = 0;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '#') {
+      break;
+    } else {
+      open += (c == '[') - (c == ']');
+    }
+  }
+  return std::max(open, 0);
+}
+
+std::vector<NamedLine> NamedLines(std::string_view text) {
+  std::vector<NamedLine> lines;
+  int32_t open = 0;
+  for (int32_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = Trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const size_t equals = line.find('=');
+    if (open > 0) {
+      open = OpenLists(line, open);
+    } else if (!line.starts_with('[') && !line.starts_with('#') && !line.starts_with(';') && equals != std::string_view::npos) {
+      std::string_view name = Trim(line.substr(0, equals));
+      if (name.size() > 2 && name.front() == name.back() && (name.front() == '"' || name.front() == '\'')) name = name.substr(1, name.size() - 2);
+      lines.push_back({std::string(name), number});
+      open = OpenLists(line.substr(equals + 1), 0);
+    }
+  }
+  return lines;
+}
+
+// CLI11 makes one list of the values of a name that stands on several lines.
+Status CheckNamesOnce(const std::string& text, const std::string& place, const FlagName& flag_name) {
+  const std::vector<NamedLine> lines = NamedLines(text);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const std::string &name = lines[i].name, &before = lines[j].name;
+      if (name == before) return InvalidArgument("{}: {} is given twice, on lines {} and {}", place, name, lines[j].number, lines[i].number);
+      const std::string flag = flag_name ? flag_name(Dashed(name)) : "";
+      if (flag.empty() || flag != flag_name(Dashed(before))) continue;
+      return InvalidArgument("{}: {} on line {} and {} on line {} are the same", place, before, lines[j].number, name, lines[i].number);
+    }
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
-Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const std::string& place) {
+Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const std::string& place, const FlagName& flag_name) {
+  RETURN_IF_ERROR(CheckNamesOnce(text, place, flag_name));
   std::vector<CLI::ConfigItem> items;
   try {
     std::istringstream stream(text);
@@ -22,16 +94,14 @@ Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const st
     return InvalidArgument("{}: {}", place, exception.what());
   }
   std::vector<std::string> flags;
-  std::set<std::string> names;
   for (const auto& item : items) {
     if (item.name == "++" || item.name == "--") continue;  // how CLI11 marks the borders of a section
     if (item.name.empty()) return InvalidArgument("{}: a line has a value and no name", place);
-    if (!names.insert(item.name).second) return InvalidArgument("{}: {} is given twice", place, item.name);
     if (!item.parents.empty() && item.parents != std::vector<std::string>{"serve"}) {
       return InvalidArgument("{}: [{}]: there are no sections but [serve]", place, item.parents[0]);
     }
     if (item.name == "config") return InvalidArgument("{}: a configuration names no other", place);
-    const std::string flag = (item.name.size() == 1 ? "-" : "--") + item.name;
+    const std::string flag = Dashed(item.name);
     if (item.inputs.empty()) return InvalidArgument("{}: {} has no value", place, item.name);
     if (item.inputs.size() == 1 && item.inputs[0] == "true") {
       flags.push_back(flag);
@@ -42,7 +112,7 @@ Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const st
   return flags;
 }
 
-Result<std::vector<std::string>> WithConfig(std::span<const std::string> args) {
+Result<std::vector<std::string>> WithConfig(std::span<const std::string> args, const FlagName& flag_name) {
   std::string path;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--config" && i + 1 < args.size()) path = args[i + 1];
@@ -51,7 +121,7 @@ Result<std::vector<std::string>> WithConfig(std::span<const std::string> args) {
   std::vector<std::string> all;
   if (!path.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-    ASSIGN_OR_RETURN(all, FlagsOfConfig(text, path));
+    ASSIGN_OR_RETURN(all, FlagsOfConfig(text, path, flag_name));
   }
   all.insert(all.end(), args.begin(), args.end());
   return all;

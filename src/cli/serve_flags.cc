@@ -41,6 +41,9 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->String("-a,--alias", &aliases_, "NAME,…", "the same, as a list");
   flags->Strings("--api-key", &keys_, "KEY", "key that clients must send; may be given several times");
   flags->String("--api-key-file", &key_file_, "FILE", "keys, one a line");
+  flags->String("--ssl-cert-file,--ssl-certfile", &server.http.ssl_cert_file, "FILE",
+                "certificate (PEM, those that vouch for it behind it): with it and its key\nthe port speaks HTTPS only");
+  flags->String("--ssl-key-file,--ssl-keyfile", &server.http.ssl_key_file, "FILE", "the certificate's key (PEM, without a passphrase)");
   flags->Strings("--cors-origin,--allowed-origins", &server.cors_origins, "ORIGIN", "page that may use the API from a browser ('*': any)");
   flags->Int("--threads-http", &server.http.num_threads, 1, 64, "N", "threads for connections (default 2)");
   flags->Int("--max-connections", &server.http.max_connections, 1, 1 << 20, "N", "open connections at most (default 4096)");
@@ -102,6 +105,9 @@ Status ServeFlags::Resolve() {
     if (key.empty()) return InvalidArgument("--api-key: an empty key");
   }
   if (!key_file_.empty() && server.api_keys.empty()) return InvalidArgument("--api-key-file {}: there is no key in it", key_file_);
+  if (server.http.ssl_cert_file.empty() != server.http.ssl_key_file.empty()) {
+    return InvalidArgument("--ssl-cert-file and --ssl-key-file go together");
+  }
   std::string name = model.options.dummy;
   if (name.empty()) {
     namespace fs = std::filesystem;

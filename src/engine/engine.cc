@@ -160,6 +160,7 @@ Status EngineImpl::Advance() {
       static_cast<int32_t>(scheduler_->counters().prompt_tokens - before.prompt_tokens);
   stats_.step_decode_tokens =
       static_cast<int32_t>(scheduler_->counters().decode_tokens - before.decode_tokens);
+  stats_.step_device_us = result_.device_us;
   just_recovered_ = false;
   CountExperts(result_, executor_->info().num_experts, &stats_);
   for (size_t i = 0; i < rows.size(); ++i) PublishRow(rows[i], plan.rows[i], result_.rows[i]);

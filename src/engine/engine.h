@@ -115,6 +115,7 @@ struct EngineStats {
   int64_t queue_us = 0;              // that they waited for it, together
   int32_t step_prompt_tokens = 0;    // of the last step: of prompts, or of what is computed again after a preemption
   int32_t step_decode_tokens = 0;
+  int64_t step_device_us = 0;        // for how long it waited for the device, or computed in its place
   int32_t prompt_budget = 0;         // prompt tokens that a step may take beside running streams (itl_target_ms)
   int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far
   int64_t cache_hit_tokens = 0;      // of them, those that came from the prefix cache

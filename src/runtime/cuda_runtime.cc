@@ -1,6 +1,7 @@
 #include "runtime/cuda_runtime.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/fault.h"
@@ -304,7 +305,9 @@ Status CudaRuntime::Collect(StepResult* result) {
   Device& d = *device_;
   CHECK(next_collect_ < next_step_);
   InFlight& step = d.in_flight[next_collect_ % 2];
+  const auto start = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(FromCuda(backend_->event_synchronize(step.done)));
+  step.result.device_us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   step.active = false;
   ++next_collect_;
   if (FaultHits("device.lost")) return DeviceError("step {}: the device is lost (injected)", step.result.step_id);

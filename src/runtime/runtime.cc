@@ -150,6 +150,7 @@ Status Runtime::Launch(const StepPlan& plan) {
   result_.step_id = plan.step_id;
   pending_ = true;
   if (plan.rows.empty()) return Status::Ok();  // moves only
+  const auto start = std::chrono::steady_clock::now();
   if (drafter_) MakeDrafts(plan);
   Gather(plan);
   GatherHiddenRows(plan);
@@ -167,6 +168,7 @@ Status Runtime::Launch(const StepPlan& plan) {
                           .expert_counts = result_.expert_counts.data()});
   Output(plan);
   if (drafter_) TellDrafter(plan);
+  result_.device_us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   CHECK(workspace_.used() == 0);
   return Status::Ok();
 }

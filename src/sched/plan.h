@@ -140,6 +140,7 @@ struct StepResult {
   std::vector<ResultRow> rows;  // in the order of the plan's rows
   std::vector<AcceptedToken> accepted;
   int64_t draft_us = 0;  // of the step's time, what making drafts took
+  int64_t device_us = 0;  // and for how long the host waited for the device, or computed in its place
   std::vector<TopLogprob> top_logprobs;
   std::vector<float> prompt_logprobs;
   std::vector<TopLogprob> prompt_top_logprobs;
@@ -153,6 +154,7 @@ struct StepResult {
     rows.clear();
     accepted.clear();
     draft_us = 0;
+    device_us = 0;
     top_logprobs.clear();
     prompt_logprobs.clear();
     prompt_top_logprobs.clear();

@@ -307,6 +307,10 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
     rate_begin_tokens_ = stats.generated_tokens;
   }
   metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
+  if (stats.steps != num_steps_) {  // nothing has been collected while the pipeline fills
+    num_steps_ = stats.steps;
+    metrics_->step_host_seconds->Observe(static_cast<double>(std::max<int64_t>(0, end_us - begin_us - stats.step_device_us)) * 1e-6);
+  }
   metrics_->steps->AdvanceTo(stats.steps);
   metrics_->preemptions->AdvanceTo(static_cast<uint64_t>(stats.preemptions));
   metrics_->prefix_queries->AdvanceTo(static_cast<uint64_t>(stats.cache_query_tokens));

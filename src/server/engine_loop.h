@@ -133,6 +133,7 @@ class EngineLoop {
 
   // The loop's own.
   std::unordered_map<uint64_t, Ticket> tickets_;
+  uint64_t num_steps_ = 0;  // that were counted
   int64_t rate_begin_us_ = 0;
   int64_t rate_begin_tokens_ = 0;
   double rate_ = 0.0;

@@ -15,6 +15,9 @@ namespace {
 
 constexpr size_t kMaxQueuedEvents = 1 << 14;  // of one request that its connection's thread has not taken yet
 
+// A single line end: some clients take an empty line for an event without data.
+constexpr const char* kSseComment = ": ping\n";
+
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   Generation(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params)
@@ -131,6 +134,9 @@ void Generation::Start() {
       generation->CancelAll();
     }
   });
+  exchange_->on_half_closed = [weak = weak_from_this()] {
+    if (const auto generation = weak.lock()) generation->exchange_->Write(kSseComment);
+  };
   for (size_t begin = 0; begin < choices_.size(); begin += static_cast<size_t>(params_.best_of)) {
     Request request = MakeEngineRequest(params_, context_.facts, choices_[begin].prompt_idx);
     if (context_.recorder) Record(request);
@@ -184,13 +190,12 @@ void Generation::OpenStream() {
   exchange_->StartStream(std::move(head));
 }
 
-// What stands between us and the client must see that the stream lives, also while its request waits for its turn. The
-// comment has a single line end: some clients take an empty line for an event without data.
+// What stands between us and the client must see that the stream lives, also while its request waits for its turn.
 void Generation::KeepAlive() {
   if (exchange_->closed()) return;
   if (quiet_) {
     OpenStream();
-    exchange_->Write(": ping\n");
+    exchange_->Write(kSseComment);
   }
   quiet_ = true;
   exchange_->CallAfter(context_.options.sse_keepalive_ms, [weak = weak_from_this()] {

@@ -50,6 +50,8 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
   generation_tokens = r->AddCounter("cachalot:generation_tokens_total", "Tokens generated.");
   r->Alias("cachalot:generation_tokens_total", "vllm:generation_tokens_total");
   step_seconds = r->AddHistogram("cachalot:step_seconds", "Time of one step, host and device.", LatencyEdges());
+  step_host_seconds = r->AddHistogram(
+      "cachalot:step_host_seconds", "Of a step, what the host did beside waiting for the device or computing in its place.", LatencyEdges());
   step_prompt_tokens = r->AddHistogram("cachalot:step_prompt_tokens", "Prompt tokens of one step.", SizeEdges(info.max_step_tokens));
   step_decode_tokens = r->AddHistogram("cachalot:step_decode_tokens", "Decoded tokens of one step.", SizeEdges(info.max_step_tokens));
   queue_seconds = r->AddHistogram("cachalot:request_queue_time_seconds", "From a request's arrival at the engine to its first step.", LatencyEdges());

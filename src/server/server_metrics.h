@@ -36,6 +36,7 @@ struct ServerMetrics {
   Counter* prompt_tokens;
   Counter* generation_tokens;
   Histogram* step_seconds;
+  Histogram* step_host_seconds;
   Histogram* step_prompt_tokens;
   Histogram* step_decode_tokens;
   Histogram* queue_seconds;

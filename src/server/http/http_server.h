@@ -26,6 +26,8 @@ struct HttpServerOptions {
   int32_t idle_timeout_ms = 120'000;         // between requests of a connection
   int32_t write_timeout_ms = 60'000;         // without any progress
   HttpHeaders extra_headers = {};              // in every response that the server makes by itself
+  std::string ssl_cert_file = {};            // PEM; with both the port speaks TLS (1.2 and 1.3), and nothing else
+  std::string ssl_key_file = {};
 };
 
 // A request and the way back. Methods belong to the connection's thread, Post apart.
@@ -38,6 +40,8 @@ class Exchange {
   HttpHeaders response_headers;
   // Told the status when the response begins; 499 when the client goes before.
   std::function<void(int status)> on_response;
+  // Called when the client ends its side while a stream runs: whatever is written now finds out whether it still reads.
+  std::function<void()> on_half_closed;
 
   // The whole response. Once, and not after StartStream.
   virtual void Respond(HttpResponse response) = 0;
