@@ -19,18 +19,17 @@ compare() {  # NAME SECONDS BATCHES DUMMY-FLAGS -- SETTINGS
     echo "$name: ended with $?"
 }
 
-launches=(- carveout=own overlap=matmuls overlap=none)
+launches=(- carveout=uniform overlap=matmuls overlap=none)
 for model in $models; do
   case $model in
-    8b) # the last is how 73077dd ran
-      compare "Llama-8B BF16" 80 1,16,64 --dummy r1-distill-llama-8b -- "${launches[@]}" gemv_dense_k=1 gemv_dense_k=14336 \
-        gemv_dense_k=14336,gemv_alone=none gemv_dense_k=14336,gemv_alone=none,carveout=own ;;
+    8b)
+      compare "Llama-8B BF16" 80 1,16,64 --dummy r1-distill-llama-8b -- "${launches[@]}" gemv_dense_k=2048 gemv_alone=none ;;
     q4_k)
       compare "Llama-8B Q4_K" 45 1,4,8 --dummy r1-distill-llama-8b --dummy-type q4_k -- "${launches[@]}" gemv_alone=none gemv_code_k=1 gemv_rows=8 ;;
     v2-lite)
-      compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=all gemv_expert_k=1 gemv_pairs=96 ;;
+      compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=long gemv_expert_k=1 gemv_pairs=96 ;;
     v3)
-      compare "V3 FP8, 5 layers" 50 1,16 --dummy deepseek-v3 --dummy-layers 5 -- "${launches[@]}" gemv_dense_k=7168 gemv_expert_k=7168 ;;
+      compare "V3 FP8, 5 layers" 50 1,16 --dummy deepseek-v3 --dummy-layers 5 -- "${launches[@]}" gemv_dense_k=2048 gemv_expert_k=7168 ;;
     *) echo "unknown: $model (8b q4_k v2-lite v3)" && exit 2 ;;
   esac
 done

@@ -15,11 +15,11 @@ struct CudaTune {
   Overlap overlap = Overlap::kAll;
   // All kernels ask for the same, largest share of L1 as shared memory: an SM must be empty to change it. Else the decode
   // kernels of the matmuls alone do.
-  bool uniform_carveout = true;
+  bool uniform_carveout = false;
   // Which blocks of the matmuls' decode kernel have an SM to themselves. Two of one launch fit beside each other, and when
   // they start early, as SMs become free one by one, some SMs get two and others none.
   enum class Alone { kNone, kLong, kAll };
-  Alone gemv_alone = Alone::kLong;  // long rows
+  Alone gemv_alone = Alone::kAll;  // kLong: long rows
   // Where the decode kernel is taken instead of the stream kernel; 0: as gemv_shape.h says.
   int gemv_rows = 0;
   int gemv_pairs = 0;

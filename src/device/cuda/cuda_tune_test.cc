@@ -7,18 +7,18 @@ namespace {
 
 TEST(CudaTune, ReadsWhatItKnows) {
   CudaTune tune;
-  ASSERT_TRUE(ParseCudaTune("overlap=matmuls,carveout=own,gemv_dense_k=14336,gemv_rows=8", &tune));
+  ASSERT_TRUE(ParseCudaTune("overlap=matmuls,carveout=uniform,gemv_dense_k=14336,gemv_rows=8", &tune));
   EXPECT_EQ(tune.overlap, CudaTune::Overlap::kMatmuls);
-  EXPECT_FALSE(tune.uniform_carveout);
+  EXPECT_TRUE(tune.uniform_carveout);
   EXPECT_EQ(tune.gemv_dense_k, 14336);
   EXPECT_EQ(tune.gemv_rows, 8);
   EXPECT_EQ(tune.gemv_pairs, 0);
-  EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kLong);
+  EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kAll);
   ASSERT_TRUE(ParseCudaTune("gemv_alone=none", &tune));
   EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kNone);
   // Each text starts from the defaults.
   ASSERT_TRUE(ParseCudaTune("overlap=none", &tune));
-  EXPECT_TRUE(tune.uniform_carveout);
+  EXPECT_FALSE(tune.uniform_carveout);
   EXPECT_EQ(tune.gemv_dense_k, 0);
   ASSERT_TRUE(ParseCudaTune("-", &tune));
   EXPECT_EQ(tune.overlap, CudaTune::Overlap::kAll);

@@ -352,7 +352,7 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
 template <DType kType>
 CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& p, const GemvShape& shape, int64_t slots) {
   const CudaTune::Alone alone = CurrentTune().gemv_alone;
-  const bool is_alone = alone == CudaTune::Alone::kAll || (alone == CudaTune::Alone::kLong && p.k > kGemvMaxDenseK);
+  const bool is_alone = alone == CudaTune::Alone::kAll || (alone == CudaTune::Alone::kLong && p.k > kGemvLongK);
   const int64_t shared_bytes = std::max(GemvSharedBytes(kType, shape), is_alone ? kGemvAloneBytes : 0);
   auto* kernel = &GemvKernel<kType>;
   if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) return failure;

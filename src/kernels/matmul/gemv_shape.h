@@ -13,9 +13,10 @@ inline constexpr int kGemvRows = 4;    // rows of x, at most; mma leaves room fo
 // Experts: pairs (token, expert), at most, and k (256 experts of [4096, 7168] in FP8, one token: 94 against 73 us).
 inline constexpr int kGemvPairs = 24;
 inline constexpr int kGemvMaxExpertK = 4096;
-// Alone, a dense matmul gains at every k up to 14336; between the other kernels of a Llama-8B step it lost a fifth at
-// k >= 4096, while DeepSeek-V2-Lite (k <= 2048) gained (docs/measurements/2026-11-29-h200-models.md).
-inline constexpr int kGemvMaxDenseK = 2048;
+// Dense: a Llama-8B step at batch 1 gains 14 % over 2048, DeepSeek-V3's in FP8 3 %
+// (docs/measurements/2026-11-30-h200.md).
+inline constexpr int kGemvMaxDenseK = 14336;
+inline constexpr int kGemvLongK = 2048;  // what CudaTune::Alone::kLong takes for long is longer
 // Rows of codes: at every k whose x fits; their bytes are few, so what a kernel costs beside them counts more.
 inline constexpr int kGemvMaxCodeK = 1 << 16;
 
