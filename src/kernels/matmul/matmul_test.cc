@@ -210,6 +210,27 @@ TEST(Matmul, ARowHasTheSameBitsInAnyBatch) {
   }
 }
 
+// The order of operations on an output is written once for all instruction sets (matmul/tile.h).
+TEST(Matmul, InstructionSetsAgreeToTheBit) {
+  const std::vector<Isa> isas = FastIsas();
+  if (isas.size() < 2) GTEST_SKIP() << "one fast instruction set here";
+  TestRng rng(20);
+  for (const QuantFormat& format : AllQuantFormats()) {
+    const int64_t n = 89, k = WholeBlocks(format.dtype, 1696);
+    const TestWeight w(format.dtype, n, k, 21);
+    for (int64_t m : {1, 3, 8, 21, 150}) {
+      const std::vector<float> x = rng.NormalVector(m * k);
+      TestContext first(isas[0], 2);
+      const std::vector<float> want = Product(first, w.Pack(isas[0]), x.data(), m);
+      for (size_t i = 1; i < isas.size(); ++i) {
+        TestContext ctx(isas[i], 2);
+        EXPECT_EQ(FirstBitDifference(Product(ctx, w.Pack(isas[i]), x.data(), m), want), "")
+            << IsaName(isas[i]) << " " << DTypeName(format.dtype) << " m=" << m;
+      }
+    }
+  }
+}
+
 TEST(Matmul, EachWeightByteIsStreamedOnce) {
   TestRng rng(9);
   const std::vector<float> x = rng.NormalVector(64 * 768);

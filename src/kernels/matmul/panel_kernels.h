@@ -83,8 +83,24 @@ struct XBlock16 {
   float scale;
 };
 static_assert(sizeof(XBlock16) == 68);
+
+// AVX-512, all block formats: lanes of 32 bits sum unsigned bytes times q. They start at -centre * sum of q,
+// whose centre makes signed numbers of w unsigned ones: one number over all of q, or (Q3_K, Q6_K) one for each 16.
+// Q2_K: sums[] holds the plain sums of each 16.
+struct XBlockSums {
+  int8_t q[32];
+  float scale;
+  float sum;  // scale * sum(q), where w has minima
+  union {
+    int32_t start[2];
+    int16_t sums[2];
+  };
+};
+static_assert(sizeof(XBlockSums) == 48);
 inline constexpr int64_t kMaxXBlockBytes = sizeof(XBlock16);
 
+std::span<const PanelKernel> FloatKernelsAvx512();
+std::span<const PanelKernel> CodesKernelsAvx512();
 std::span<const PanelKernel> FloatKernelsAvx2();
 std::span<const PanelKernel> Codes32KernelsAvx2();
 std::span<const PanelKernel> Codes16KernelsAvx2();

@@ -1,5 +1,6 @@
 // Rows of x rounded to 8 bits, 32 values a block (XBlock, XBlockWide, XBlock16): shared by the integer
-// kernels. For *_avx2.cc files only; everything is `static`, as in tile_avx2.h.
+// kernels of AVX2 and, with its own block, of AVX-512 (matmul/tile.h says why nothing here has a name
+// outside).
 #pragma once
 
 #include <immintrin.h>
@@ -7,13 +8,14 @@
 #include "kernels/matmul/panel_kernels.h"
 
 namespace cachalot {
+namespace {
 
 template <typename Block>
-static inline void StoreQuantized(__m256i q, Block* block) {
+inline void StoreQuantized(__m256i q, Block* block) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(block->q), q);
 }
 
-static inline void StoreQuantized(__m256i q, XBlock16* block) {
+inline void StoreQuantized(__m256i q, XBlock16* block) {
   const __m256i order =  // of each four: 0, 2, 1, 3
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15));
   const __m256i low = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(q));
@@ -26,7 +28,7 @@ static inline void StoreQuantized(__m256i q, XBlock16* block) {
 // To nearest even with scale = largest magnitude / 127. Magnitudes are compared as integers, where NaN is the
 // largest: a block with a NaN gets a NaN scale, so the NaN reaches y.
 template <typename Block, typename Finish>
-static inline void QuantizeX(const float* x, int64_t k, std::byte* out, Finish&& finish) {
+inline void QuantizeX(const float* x, int64_t k, std::byte* out, Finish&& finish) {
   Block* block = reinterpret_cast<Block*>(out);
   const __m256i magnitude_bits = _mm256_set1_epi32(0x7fffffff);
   for (int64_t k0 = 0; k0 < k; k0 += 32, ++block) {
@@ -55,4 +57,31 @@ static inline void QuantizeX(const float* x, int64_t k, std::byte* out, Finish&&
   }
 }
 
+// --- Activations: what stands beside the 32 rounded values. ---
+
+// 16-bit sums of q's pairs, in two 128-bit halves: values 0..15 and 16..31.
+inline void PairSums(__m256i q, __m128i* first, __m128i* second) {
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+  *first = _mm256_castsi256_si128(pairs);
+  *second = _mm256_extracti128_si256(pairs, 1);
+}
+// The even and the odd 16-bit lanes summed: {lanes 0, 2, 4, 6; lanes 1, 3, 5, 7} in the low 32 bits.
+inline __m128i FoldPairs(__m128i v) {
+  v = _mm_add_epi16(v, _mm_shuffle_epi32(v, _MM_SHUFFLE(1, 0, 3, 2)));
+  return _mm_add_epi16(v, _mm_shuffle_epi32(v, _MM_SHUFFLE(2, 3, 0, 1)));
+}
+inline int Low32(__m128i v) {
+  return _mm_cvtsi128_si32(v);
+}
+// What the two 16-bit lanes of a row start from: -(2^kLog) times the sums that their products' x have.
+template <int kLog>
+inline int Start(__m128i folded) {
+  return Low32(_mm_slli_epi16(_mm_sub_epi16(_mm_setzero_si128(), folded), kLog));
+}
+inline int SumOf(__m128i folded) {
+  const int both = Low32(folded);
+  return static_cast<int16_t>(both) + static_cast<int16_t>(both >> 16);
+}
+
+}  // namespace
 }  // namespace cachalot

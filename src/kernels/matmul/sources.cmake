@@ -9,6 +9,9 @@ list(APPEND KERNEL_AVX2
   matmul/matmul_codes16_avx2.cc
   matmul/matmul_codes32_avx2.cc
   matmul/matmul_float_avx2.cc)
+list(APPEND KERNEL_AVX512
+  matmul/matmul_codes_avx512.cc
+  matmul/matmul_float_avx512.cc)
 list(APPEND KERNEL_TESTS
   matmul/code_rows_test.cc
   matmul/cuda_rows_test.cc

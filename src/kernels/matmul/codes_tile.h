@@ -1,8 +1,8 @@
-// Tiles of block formats (matmul/codes_avx2.h): kRows rows of x against a panel, and the order of tiles. For
-// *_avx2.cc files only; everything is `static`, as in tile_avx2.h.
+// Tiles of block formats (matmul/codes_avx2.h, codes_avx512.h): kRows rows of x against a panel, and the
+// order of tiles.
 //
 // A format is a struct with
-//   X, kTileRows           its blocks of x, and the rows of a tile
+//   V, X, kTileRows        its lanes (matmul/tile.h), its blocks of x, and the rows of a tile
 //   kBytes, kParts         of a panel's block: its size and its parts of 32 of k
 //   Add(block, p, ...)     adds the products of part p to the sums
 //   kExpandedBytes         of a part in the form that many rows share; 0: Add is as fast
@@ -10,9 +10,18 @@
 //   AddExpanded(part, ...) the same sums from it, to the bit
 #pragma once
 
-#include "kernels/matmul/codes_avx2.h"
+#include <immintrin.h>
+
+#include "kernels/matmul/tile.h"
 
 namespace cachalot {
+namespace {
+
+// Of a tile: an output's chain for each row and lane.
+template <typename V, int kRows>
+using Sums = typename V::F32[kRows];
+
+constexpr int64_t kExpandedCodeBytes = 32 * kPanelRows;  // a part of 32 of k, a byte for each code
 
 constexpr int64_t kCodePanelCacheBytes = 20 << 10;
 constexpr int64_t kExpandRows = 12;  // three tiles: from there on expanding pays
@@ -31,9 +40,9 @@ struct WeightsAhead {
 };
 
 template <typename Format, int kRows>
-[[gnu::always_inline]] static inline void AddPanel(const std::byte* panel, int64_t num_parts,
-                                                   const typename Format::X* const* x, WeightsAhead ahead,
-                                                   Sums<kRows>& sum) {
+[[gnu::always_inline]] inline void AddPanel(const std::byte* panel, int64_t num_parts,
+                                            const typename Format::X* const* x, WeightsAhead ahead,
+                                            Sums<typename Format::V, kRows>& sum) {
   for (int64_t b = 0; b < num_parts; panel += Format::kBytes) {
     for (int p = 0; p < Format::kParts; ++p, ++b) {
       ahead.Prefetch();
@@ -43,9 +52,9 @@ template <typename Format, int kRows>
 }
 
 template <typename Format, int kRows>
-[[gnu::always_inline]] static inline void AddExpandedPanel(const std::byte* parts, int64_t num_parts,
-                                                           const typename Format::X* const* x,
-                                                           WeightsAhead ahead, Sums<kRows>& sum) {
+[[gnu::always_inline]] inline void AddExpandedPanel(const std::byte* parts, int64_t num_parts,
+                                                    const typename Format::X* const* x, WeightsAhead ahead,
+                                                    Sums<typename Format::V, kRows>& sum) {
   for (int64_t b = 0; b < num_parts; ++b, parts += Format::kExpandedBytes) {
     ahead.Prefetch();
     Format::template AddExpanded<kRows>(parts, x, b, sum);
@@ -54,29 +63,29 @@ template <typename Format, int kRows>
 
 // A function of its own: inlined into the loops around it, it finds too few registers and is half as fast.
 template <typename Format, bool kExpanded, int kRows>
-[[gnu::noinline]] static void Tile(const PanelTask& task, const std::byte* panel, int64_t row, int64_t column,
-                                   const WeightsAhead& ahead) {
+[[gnu::noinline]] void Tile(const PanelTask& task, const std::byte* panel, int64_t row, int64_t column,
+                            const WeightsAhead& ahead) {
   using X = typename Format::X;
   const X* x[kRows];
-  Sums<kRows> sum;
-#pragma GCC unroll 8
+  Sums<typename Format::V, kRows> sum;
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     x[i] = XRow<X>(task, row + i);
-    sum[i][0] = sum[i][1] = _mm256_setzero_ps();
+    sum[i] = Format::V::Zero();
   }
   if constexpr (kExpanded) {
     AddExpandedPanel<Format, kRows>(panel, task.k / 32, x, ahead, sum);
   } else {
     AddPanel<Format, kRows>(panel, task.k / 32, x, ahead, sum);
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows; ++i) StoreTileRow(task, row + i, column, sum[i][0], sum[i][1]);
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) Format::V::StoreRow(task, row + i, column, sum[i]);
 }
 
 // `rows`: 1 to kMaxRows.
 template <typename Format, bool kExpanded, int kMaxRows = Format::kTileRows>
-static inline void TileOf(int64_t rows, const PanelTask& task, const std::byte* panel, int64_t row,
-                          int64_t column, const WeightsAhead& ahead) {
+void TileOf(int64_t rows, const PanelTask& task, const std::byte* panel, int64_t row, int64_t column,
+            const WeightsAhead& ahead) {
   if constexpr (kMaxRows > 1) {
     if (rows < kMaxRows)
       return TileOf<Format, kExpanded, kMaxRows - 1>(rows, task, panel, row, column, ahead);
@@ -87,8 +96,8 @@ static inline void TileOf(int64_t rows, const PanelTask& task, const std::byte* 
 // All rows of x against num_panels panels. A tile's rows are read once for all of them. next: the panels
 // after these.
 template <typename Format, bool kExpanded>
-static void RunTiles(const PanelTask& task, const std::byte* panels, int64_t panel_bytes, int64_t num_panels,
-                     int64_t column, const std::byte* next, int64_t next_bytes) {
+void RunTiles(const PanelTask& task, const std::byte* panels, int64_t panel_bytes, int64_t num_panels,
+              int64_t column, const std::byte* next, int64_t next_bytes) {
   const int64_t num_tiles = NumTiles(task.m, Format::kTileRows), num_parts = task.k / 32;
   // One tile streams its weights itself, faster than when told.
   const int64_t share =
@@ -105,7 +114,7 @@ static void RunTiles(const PanelTask& task, const std::byte* panels, int64_t pan
 }
 
 template <typename Format>
-static void ExpandPanel(const std::byte* panel, int64_t num_parts, std::byte* out) {
+void ExpandPanel(const std::byte* panel, int64_t num_parts, std::byte* out) {
   for (int64_t b = 0; b < num_parts; panel += Format::kBytes) {
     for (int p = 0; p < Format::kParts; ++p, ++b, out += Format::kExpandedBytes)
       Format::Expand(panel, p, out);
@@ -113,7 +122,7 @@ static void ExpandPanel(const std::byte* panel, int64_t num_parts, std::byte* ou
 }
 
 template <typename Format>
-static void RunCodes(const PanelTask& task) {
+void RunCodes(const PanelTask& task) {
   const int64_t num_parts = task.k / 32, expanded_bytes = num_parts * Format::kExpandedBytes;
   const bool expand =
       Format::kExpandedBytes > 0 && task.m >= kExpandRows && expanded_bytes <= kThreadScratchBytes;
@@ -139,4 +148,5 @@ static void RunCodes(const PanelTask& task) {
   }
 }
 
+}  // namespace
 }  // namespace cachalot
