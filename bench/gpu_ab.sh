@@ -19,7 +19,7 @@ compare() {  # NAME SECONDS BATCHES DUMMY-FLAGS -- SETTINGS
     echo "$name: ended with $?"
 }
 
-launches=(- carveout=uniform overlap=matmuls overlap=none)
+launches=(- overlap_rows=512 overlap_rows=512,overlap=matmuls overlap=none)
 for model in $models; do
   case $model in
     8b)

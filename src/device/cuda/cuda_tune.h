@@ -13,9 +13,8 @@ struct CudaTune {
   // Which kernels may start while those in front of them still end.
   enum class Overlap { kNone, kMatmuls, kAll };
   Overlap overlap = Overlap::kAll;
-  // All kernels ask for the same, largest share of L1 as shared memory: an SM must be empty to change it. Else the decode
-  // kernels of the matmuls alone do.
-  bool uniform_carveout = false;
+  // Steps of more rows start nothing early: their kernels fill the card, and what starts beside them is in the way.
+  int overlap_rows = 16;
   // Which blocks of the matmuls' decode kernel have an SM to themselves. Two of one launch fit beside each other, and when
   // they start early, as SMs become free one by one, some SMs get two and others none.
   enum class Alone { kNone, kLong, kAll };
@@ -29,7 +28,7 @@ struct CudaTune {
 };
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "overlap=none|matmuls|all, carveout=uniform|own, gemv_alone=none|long|all, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
+    "overlap=none|matmuls|all, overlap_rows, gemv_alone=none|long|all, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
 
 // "key=value,key=value" over the defaults; "" or "-": the defaults. False: not understood, and *out is as it was.
 inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
@@ -47,17 +46,13 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
       tune.overlap = value == "none" ? CudaTune::Overlap::kNone : value == "all" ? CudaTune::Overlap::kAll : CudaTune::Overlap::kMatmuls;
       continue;
     }
-    if (key == "carveout") {
-      if (value != "uniform" && value != "own") return false;
-      tune.uniform_carveout = value == "uniform";
-      continue;
-    }
     if (key == "gemv_alone") {
       if (value != "none" && value != "long" && value != "all") return false;
       tune.gemv_alone = value == "none" ? CudaTune::Alone::kNone : value == "long" ? CudaTune::Alone::kLong : CudaTune::Alone::kAll;
       continue;
     }
-    int* number = key == "gemv_rows"       ? &tune.gemv_rows
+    int* number = key == "overlap_rows"    ? &tune.overlap_rows
+                  : key == "gemv_rows"     ? &tune.gemv_rows
                   : key == "gemv_pairs"    ? &tune.gemv_pairs
                   : key == "gemv_dense_k"  ? &tune.gemv_dense_k
                   : key == "gemv_expert_k" ? &tune.gemv_expert_k

@@ -35,14 +35,8 @@ enum class LaunchRole { kSmall, kMatmul, kDecodeMatmul };
 
 // The settings in force (cuda_context.cc).
 const CudaTune& CurrentTune();
-
-// All kernels of a step want the same split of L1, so that an SM need not be empty between two of them.
-template <LaunchRole kRole, typename... Params>
-void ChooseCarveout(void (*kernel)(Params...)) {
-  const bool largest = CurrentTune().uniform_carveout || kRole == LaunchRole::kDecodeMatmul;
-  (void)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             largest ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault);
-}
+// Rows of the step whose kernels are launched; 0: of none.
+int32_t CurrentStepRows();
 
 template <typename... Params, typename... Args>
 void LaunchConfigured(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, bool overlaps,
@@ -63,17 +57,18 @@ void LaunchConfigured(void (*kernel)(Params...), dim3 grid, int threads, int64_t
 // A failure is found by CudaLaunched.
 template <LaunchRole kRole = LaunchRole::kSmall, typename... Params, typename... Args>
 void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
-  ChooseCarveout<kRole>(kernel);
+  if constexpr (kRole == LaunchRole::kDecodeMatmul) {  // two of its blocks on an SM
+    (void)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  }
   const CudaTune::Overlap overlap = CurrentTune().overlap;
   const bool wanted = overlap == CudaTune::Overlap::kAll || (overlap == CudaTune::Overlap::kMatmuls && kRole != LaunchRole::kSmall);
-  const bool overlaps = wanted && CurrentCard().RunsHopperCode();
+  const bool overlaps = wanted && CurrentStepRows() <= CurrentTune().overlap_rows && CurrentCard().RunsHopperCode();
   LaunchConfigured(kernel, grid, threads, shared_bytes, stream, overlaps, std::forward<Args>(args)...);
 }
 
 // For kernels that know nothing of the above: after all before them.
 template <typename... Params, typename... Args>
 void LaunchInOrder(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
-  ChooseCarveout<LaunchRole::kSmall>(kernel);
   LaunchConfigured(kernel, grid, threads, shared_bytes, stream, false, std::forward<Args>(args)...);
 }
 

@@ -189,7 +189,7 @@ WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
   return {};
 }
 
-// The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read; `pairs`: of experts.
+// The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read, of a group; `pairs`: of experts.
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
                      const char* op) {
   const bool experts = p.expert_begin != nullptr;
@@ -217,7 +217,8 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
   plan.rows = cut.rows > 0 ? cut.rows : wgmma && !codes ? WgmmaRows(p, columns, exec.num_sms) : kStreamRows;
   plan.columns = columns;
   plan.x_f32 = columns == 8 && HasAlignedX(p);
-  Scratch scratch = ScratchOf(dtype, p.k, x_rows, columns, exec.num_sms);
+  const int64_t converted_rows = x_rows * (experts ? 1 : p.num_groups);  // what lies behind them must not touch them
+  Scratch scratch = ScratchOf(dtype, p.k, converted_rows, columns, exec.num_sms);
   if (plan.x_f32) scratch.x_bytes = 0;
 
   const int64_t n_tiles = (p.n + plan.rows - 1) / plan.rows, chunks = (p.k + StreamChunk(dtype) - 1) / StreamChunk(dtype);
