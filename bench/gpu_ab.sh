@@ -19,7 +19,8 @@ compare() {  # NAME SECONDS BATCHES DUMMY-FLAGS -- SETTINGS
     echo "$name: ended with $?"
 }
 
-launches=(- overlap_rows=512 overlap_rows=512,overlap=matmuls overlap=none)
+early=overlap_rows=512
+launches=(- $early $early,late=norm $early,late=swiglu $early,late=rope $early,late=attention $early,late=matmul late=all)
 for model in $models; do
   case $model in
     8b)

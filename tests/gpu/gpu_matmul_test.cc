@@ -180,7 +180,7 @@ TEST_F(GpuMatmul, DecodeShapesOfEveryFormat) {
 // device/cuda/cuda_tune.h
 TEST_F(GpuMatmul, SettingsForMeasuringAreRightToo) {
   for (const char* settings : {"gemv_rows=8,gemv_dense_k=16384", "gemv_alone=all,gemv_dense_k=16384", "gemv_alone=none,gemv_code_k=64",
-                               "overlap=none", "overlap=matmuls"}) {
+                               "late=all", "late=norm"}) {
     SCOPED_TRACE(settings);
     GPU_OK(Backend().set_tune(settings));
     for (DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {

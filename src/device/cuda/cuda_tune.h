@@ -5,14 +5,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace cachalot {
 
 struct CudaTune {
-  // Which kernels may start while those in front of them still end.
-  enum class Overlap { kNone, kMatmuls, kAll };
-  Overlap overlap = Overlap::kAll;
+  // Kernels that start only when those in front of them have ended, by bits; all others start early.
+  static constexpr std::string_view kKinds[] = {"matmul", "attention", "norm", "swiglu", "rope", "rest"};
+  uint32_t late = 0;
   // Steps of more rows start nothing early: their kernels fill the card, and what starts beside them is in the way.
   int overlap_rows = 16;
   // Which blocks of the matmuls' decode kernel have an SM to themselves. Two of one launch fit beside each other, and when
@@ -28,7 +29,25 @@ struct CudaTune {
 };
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "overlap=none|matmuls|all, overlap_rows, gemv_alone=none|long|all, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, overlap_rows, gemv_alone=none|long|all, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
+
+// "none", "all" or kinds joined by '+'.
+inline bool ParseKinds(std::string_view text, uint32_t* kinds) {
+  *kinds = text == "all" ? ~0u : 0;
+  if (text == "all" || text == "none") return true;
+  while (true) {
+    const size_t plus = text.find('+');
+    uint32_t bit = 1, found = 0;
+    for (const std::string_view kind : CudaTune::kKinds) {
+      if (text.substr(0, plus) == kind) found = bit;
+      bit *= 2;
+    }
+    if (found == 0) return false;
+    *kinds |= found;
+    if (plus == std::string_view::npos) return true;
+    text = text.substr(plus + 1);
+  }
+}
 
 // "key=value,key=value" over the defaults; "" or "-": the defaults. False: not understood, and *out is as it was.
 inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
@@ -41,9 +60,8 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
     const size_t equals = item.find('=');
     if (equals == std::string_view::npos) return false;
     const std::string_view key = item.substr(0, equals), value = item.substr(equals + 1);
-    if (key == "overlap") {
-      if (value != "none" && value != "matmuls" && value != "all") return false;
-      tune.overlap = value == "none" ? CudaTune::Overlap::kNone : value == "all" ? CudaTune::Overlap::kAll : CudaTune::Overlap::kMatmuls;
+    if (key == "late") {
+      if (!ParseKinds(value, &tune.late)) return false;
       continue;
     }
     if (key == "gemv_alone") {

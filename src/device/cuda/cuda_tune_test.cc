@@ -7,8 +7,8 @@ namespace {
 
 TEST(CudaTune, ReadsWhatItKnows) {
   CudaTune tune;
-  ASSERT_TRUE(ParseCudaTune("overlap=matmuls,overlap_rows=64,gemv_dense_k=14336,gemv_rows=8", &tune));
-  EXPECT_EQ(tune.overlap, CudaTune::Overlap::kMatmuls);
+  ASSERT_TRUE(ParseCudaTune("late=norm+rope,overlap_rows=64,gemv_dense_k=14336,gemv_rows=8", &tune));
+  EXPECT_EQ(tune.late, 4u + 16u);
   EXPECT_EQ(tune.overlap_rows, 64);
   EXPECT_EQ(tune.gemv_dense_k, 14336);
   EXPECT_EQ(tune.gemv_rows, 8);
@@ -17,18 +17,18 @@ TEST(CudaTune, ReadsWhatItKnows) {
   ASSERT_TRUE(ParseCudaTune("gemv_alone=none", &tune));
   EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kNone);
   // Each text starts from the defaults.
-  ASSERT_TRUE(ParseCudaTune("overlap=none", &tune));
+  ASSERT_TRUE(ParseCudaTune("late=all", &tune));
   EXPECT_EQ(tune.overlap_rows, CudaTune().overlap_rows);
   EXPECT_EQ(tune.gemv_dense_k, 0);
   ASSERT_TRUE(ParseCudaTune("-", &tune));
-  EXPECT_EQ(tune.overlap, CudaTune::Overlap::kAll);
+  EXPECT_EQ(tune.late, 0u);
   EXPECT_TRUE(ParseCudaTune("", &tune));
 }
 
 TEST(CudaTune, RefusesTheRestAndLeavesAllAsItWas) {
   CudaTune tune;
   ASSERT_TRUE(ParseCudaTune("gemv_pairs=7", &tune));
-  for (const char* text : {"overlap", "overlap=", "overlap=some", "gemv_alone=1", "carveout=own", "overlap_rows=0", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
+  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "overlap_rows=0", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
                            "gemv_pairs=1234567", "gemv_pairs=", "speed=2", "=", ",", "gemv_pairs=3,"}) {
     const bool trailing = std::string_view(text) == "gemv_pairs=3,";
     EXPECT_EQ(ParseCudaTune(text, &tune), trailing) << text;

@@ -31,7 +31,8 @@ __device__ __forceinline__ void LetNextKernelStart() {
 #endif
 }
 
-enum class LaunchRole { kSmall, kMatmul, kDecodeMatmul };
+// The bits of CudaTune::late, in its order; a matmul for few rows is a matmul.
+enum class LaunchRole { kMatmul, kAttention, kNorm, kSwiglu, kRope, kRest, kDecodeMatmul };
 
 // The settings in force (cuda_context.cc).
 const CudaTune& CurrentTune();
@@ -55,13 +56,13 @@ void LaunchConfigured(void (*kernel)(Params...), dim3 grid, int threads, int64_t
 }
 
 // A failure is found by CudaLaunched.
-template <LaunchRole kRole = LaunchRole::kSmall, typename... Params, typename... Args>
+template <LaunchRole kRole = LaunchRole::kRest, typename... Params, typename... Args>
 void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
   if constexpr (kRole == LaunchRole::kDecodeMatmul) {  // two of its blocks on an SM
     (void)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
   }
-  const CudaTune::Overlap overlap = CurrentTune().overlap;
-  const bool wanted = overlap == CudaTune::Overlap::kAll || (overlap == CudaTune::Overlap::kMatmuls && kRole != LaunchRole::kSmall);
+  constexpr auto kBit = static_cast<uint32_t>(kRole == LaunchRole::kDecodeMatmul ? LaunchRole::kMatmul : kRole);
+  const bool wanted = (CurrentTune().late >> kBit & 1) == 0;
   const bool overlaps = wanted && CurrentStepRows() <= CurrentTune().overlap_rows && CurrentCard().RunsHopperCode();
   LaunchConfigured(kernel, grid, threads, shared_bytes, stream, overlaps, std::forward<Args>(args)...);
 }

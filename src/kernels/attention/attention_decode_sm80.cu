@@ -355,7 +355,7 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   const int64_t most = int64_t{schedule.max_items} * schedule.num_kv_heads;
   const int64_t resident = int64_t{exec.num_sms} * G::kBlocksPerSm;
   const int64_t grid = most < resident ? most : resident;
-  LaunchOverlapped(kernel, grid, kThreads, kSharedBytes, exec.stream, params, batch.spans, schedule);
+  LaunchOverlapped<LaunchRole::kAttention>(kernel, grid, kThreads, kSharedBytes, exec.stream, params, batch.spans, schedule);
   return CudaLaunched("attention decode of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
                       params.kv.num_kv_heads, kDim);
 }

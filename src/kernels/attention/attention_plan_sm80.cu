@@ -252,7 +252,7 @@ CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const Attent
   const int64_t chunks = params.kv.v_dim / kCombineColumns;
   const int64_t most = std::min(int64_t{schedule.max_partials} / 2 * schedule.num_kv_heads * schedule.partial_rows,
                                 int64_t{batch.num_rows} * params.num_q_heads) * chunks;
-  LaunchOverlapped(&CombineKernel, std::min(most, int64_t{exec.num_sms} * kBlocksPerSm), kCombineWarps * 32, 0, exec.stream, params,
+  LaunchOverlapped<LaunchRole::kAttention>(&CombineKernel, std::min(most, int64_t{exec.num_sms} * kBlocksPerSm), kCombineWarps * 32, 0, exec.stream, params,
                    batch.spans, schedule, exec.deterministic);
   return CudaLaunched("attention combine of %d rows, %d heads of %d", batch.num_rows, params.num_q_heads,
                       params.kv.v_dim);

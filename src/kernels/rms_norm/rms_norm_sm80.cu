@@ -117,9 +117,9 @@ CudaStatus CudaRmsNorm(const CudaExec& exec, const RmsNormParams& params) {
   if (!Aligned(params)) {
     GenericKernel<<<grid, kBlockThreads, 0, stream>>>(params, rows);
   } else if (params.dim <= 512) {
-    LaunchOverlapped(&VectorKernel<32>, grid, kBlockThreads, 0, exec.stream, params, rows);
+    LaunchOverlapped<LaunchRole::kNorm>(&VectorKernel<32>, grid, kBlockThreads, 0, exec.stream, params, rows);
   } else {
-    LaunchOverlapped(&VectorKernel<kBlockThreads>, rows, kBlockThreads, 0, exec.stream, params, rows);
+    LaunchOverlapped<LaunchRole::kNorm>(&VectorKernel<kBlockThreads>, rows, kBlockThreads, 0, exec.stream, params, rows);
   }
   return CudaLaunched("rms_norm [%lld, %lld, %lld]", static_cast<long long>(params.num_tokens),
                       static_cast<long long>(params.num_heads), static_cast<long long>(params.dim));

@@ -111,7 +111,7 @@ CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const Ro
   const int64_t wanted = batch.num_rows >= 256 ? 1 : (work + 2 * kThreads - 1) / (2 * kThreads);
   const int blocks_per_row = static_cast<int>(wanted < 1 ? 1 : wanted > 16 ? 16 : wanted);
   const auto launch = [&](auto* kernel) {
-    LaunchOverlapped(kernel, int64_t{batch.num_rows} * blocks_per_row, kThreads, 0, exec.stream, params, batch.row_slots,
+    LaunchOverlapped<LaunchRole::kRope>(kernel, int64_t{batch.num_rows} * blocks_per_row, kThreads, 0, exec.stream, params, batch.row_slots,
                      batch.row_positions, blocks_per_row);
   };
   switch (kv.dtype) {

@@ -53,7 +53,7 @@ CudaStatus CudaSwiGlu(const CudaExec& exec, const SwiGluParams& params) {
   const int64_t blocks = (items + kThreads - 1) / kThreads;
   const auto grid = static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks);
   if (aligned) {
-    LaunchOverlapped(&VectorKernel, grid, kThreads, 0, exec.stream, params, items);
+    LaunchOverlapped<LaunchRole::kSwiglu>(&VectorKernel, grid, kThreads, 0, exec.stream, params, items);
   } else {
     GenericKernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params, items);
   }
