@@ -61,9 +61,9 @@ CUDA_ALLOWED = set(COMPUTE) - {"formats", "quant"} | {"runtime", "capi", "capi/f
 # Vector code stays in files whose name says which instruction set they need (and are compiled for it); what every
 # x86-64 has (SSE2, pause) may stand anywhere, and a function with a target attribute says it itself.
 INTRINSICS = re.compile(r"\b(_mm(?:256|512)_\w+|__m(?:256|512)[di]?)\b|\b(arm_neon\.h)\b")
-INTRINSICS_FILE = re.compile(r"[_/](avx2|avx512|neon)(_[a-z0-9]+)?\.(cc|h)$")
+INTRINSICS_FILE = re.compile(r"[_/](avx2|avx512|amx|neon)(_[a-z0-9]+)?\.(cc|h)$")
 
-KERNEL_VARIANT = re.compile(r"_(ref|avx2|avx512|sm\d+a?)$")
+KERNEL_VARIANT = re.compile(r"_(ref|avx2|avx512|amx|sm\d+a?)$")
 
 ENVIRONMENT_ALLOWED = re.compile(r"^(XDG_\w+|OTEL_\w+|HF_\w+|HOME|NO_COLOR|TERM)$")
 # The library never prints, exits or aborts; cli/ is the program, and a failed CHECK is the one legal death.
@@ -204,7 +204,7 @@ def check_source(path, text, reach, report):
         wide = INTRINSICS.search(bare)
         if wide and not INTRINSICS_FILE.search(path) and "__attribute__((target(" not in bare:
             report.error(path, line_of(bare, wide.start()),
-                         f"{wide.group(0)} belongs in a file named *_avx2.cc, *_avx512.cc or *_neon.cc")
+                         f"{wide.group(0)} belongs in a file named *_avx2.cc, *_avx512.cc, *_amx.cc or *_neon.cc")
         for match in re.finditer(r"\b(?:secure_)?getenv\s*\(\s*([^)\n]*)", code):
             name = re.fullmatch(r'"(\w+)"\s*', match.group(1))
             if not name or not ENVIRONMENT_ALLOWED.match(name.group(1)):

@@ -4,6 +4,10 @@
 #include <cpuid.h>
 #endif
 #include <sched.h>
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -30,6 +34,19 @@ bool HasF16C() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
+
+// Tiles are 8 KB of state that Linux saves only for a process that has asked (arch_prctl; its threads inherit it).
+bool GetAmx() {
+#if defined(__linux__)
+  constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kTile) == 0 || (edx & kInt8) == 0) return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 #endif
 
 }  // namespace
@@ -39,6 +56,7 @@ std::string_view IsaName(Isa isa) {
     case Isa::kRef: return "ref";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAmx: return "amx";
   }
   return "unknown";
 }
@@ -52,7 +70,9 @@ Isa BestIsa() {
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vnni");
-  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+  if (!avx512) return Isa::kAvx2;
+  static const bool amx = GetAmx();
+  return amx ? Isa::kAmx : Isa::kAvx512;
 #else
   return Isa::kRef;
 #endif
@@ -60,12 +80,12 @@ Isa BestIsa() {
 
 Result<Isa> ParseIsa(std::string_view name) {
   if (name == "auto") return BestIsa();
-  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (name != IsaName(isa)) continue;
     if (isa > BestIsa()) return Unsupported("isa '{}': this CPU offers at most {}", name, IsaName(BestIsa()));
     return isa;
   }
-  return InvalidArgument("isa '{}' is none of auto, ref, avx2, avx512", name);
+  return InvalidArgument("isa '{}' is none of auto, ref, avx2, avx512, amx", name);
 }
 
 int NumPhysicalCores() {

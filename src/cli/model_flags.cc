@@ -40,7 +40,7 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
       fmt::format("type of the KV cache (default {})", options.kv_type == "auto" ? "f16" : options.kv_type));
   flags->String("-ctk,--cache-type-k", &cache_type_k_, "TYPE", "");
   flags->String("-ctv,--cache-type-v", &cache_type_v_, "TYPE", "");
-  flags->Choice("--isa", &options.isa, {"auto", "ref", "avx2", "avx512"}, "instruction set of the kernels");
+  flags->Choice("--isa", &options.isa, {"auto", "ref", "avx2", "avx512", "amx"}, "instruction set of the kernels");
   flags->Choice("-dev,--device", &options.device, {"auto", "cpu", "cuda"},
                 "where the model runs (default auto: on a GPU if there is one, as\nmany layers as its memory holds)");
   flags->String("-ngl,--gpu-layers,--n-gpu-layers", &gpu_layers_, "N",

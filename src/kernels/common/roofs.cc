@@ -36,6 +36,18 @@ __attribute__((target("avx2,fma"))) float MultiplyAdds(int64_t count, float seed
   for (int i = 1; i < 12; ++i) sum[0] = _mm256_add_ps(sum[0], sum[i]);
   return _mm256_cvtss_f32(sum[0]);
 }
+
+__attribute__((target("avx512f"))) float MultiplyAdds512(int64_t count, float seed) {
+  __m512 sum[12];
+  for (int i = 0; i < 12; ++i) sum[i] = _mm512_set1_ps(seed + static_cast<float>(i));
+  const __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(seed);
+  for (int64_t n = 0; n < count; ++n) {
+#pragma GCC unroll 12
+    for (int i = 0; i < 12; ++i) sum[i] = _mm512_fmadd_ps(sum[i], factor, term);
+  }
+  for (int i = 1; i < 12; ++i) sum[0] = _mm512_add_ps(sum[0], sum[i]);
+  return _mm512_cvtss_f32(sum[0]);
+}
 #endif
 
 }  // namespace
@@ -66,19 +78,22 @@ double ReadRoofGbps(int num_threads) {
   return best;
 }
 
-double FmaRoofGflops(int num_threads) {
+double FmaRoofGflops(int num_threads, Isa isa) {
 #if defined(__x86_64__)
-  if (BestIsa() < Isa::kAvx2) return 0;
+  if (isa < Isa::kAvx2 || isa > BestIsa()) return 0;
+  const bool wide = isa >= Isa::kAvx512;
   constexpr int64_t kCount = 300'000;
   ThreadPool pool(num_threads);
   volatile float used = 0;
   double best = 0;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
     const double seconds = Seconds([&] {
-      pool.ParallelFor(num_threads,
-                       [&](int64_t part, int) { used = MultiplyAdds(kCount, static_cast<float>(part)); });
+      pool.ParallelFor(num_threads, [&](int64_t part, int) {
+        const float seed = static_cast<float>(part);
+        used = wide ? MultiplyAdds512(kCount, seed) : MultiplyAdds(kCount, seed);
+      });
     });
-    best = std::max(best, num_threads * static_cast<double>(kCount) * 12 * 16 / seconds * 1e-9);
+    best = std::max(best, num_threads * static_cast<double>(kCount) * 12 * (wide ? 32 : 16) / seconds * 1e-9);
   }
   return best;
 #else

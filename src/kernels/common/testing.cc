@@ -165,7 +165,7 @@ TestContext::TestContext(Isa isa, int num_threads, int64_t workspace_bytes) : po
 
 std::vector<Isa> TestableIsas() {
   std::vector<Isa> isas;
-  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (isa <= BestIsa()) isas.push_back(isa);
   }
   return isas;

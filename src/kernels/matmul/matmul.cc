@@ -19,7 +19,7 @@ namespace {
 // The best panel kernels that `isa` allows for this matrix; null: only the reference covers it.
 const PanelKernel* FindPanelKernel(const PackedMatrix& weight, Isa isa) {
   if (weight.layout != PackLayout::kPanel) return nullptr;
-  for (const auto& kernels : {FloatKernelsAvx512(), CodesKernelsAvx512(), FloatKernelsAvx2(),
+  for (const auto& kernels : {CodesKernelsAmx(), FloatKernelsAvx512(), CodesKernelsAvx512(), FloatKernelsAvx2(),
                               Codes32KernelsAvx2(), Codes16KernelsAvx2()}) {
     for (const PanelKernel& kernel : kernels) {
       if (kernel.dtype == weight.dtype && kernel.isa <= isa) return &kernel;

@@ -10,10 +10,8 @@
 // subtracted again is in the number that a row's sums start from (XBlockSums).
 #include <immintrin.h>
 
-#include "kernels/matmul/code_layouts.h"
+#include "kernels/matmul/codes_avx512.h"
 #include "kernels/matmul/codes_tile.h"
-#include "kernels/matmul/lanes_avx512.h"
-#include "kernels/matmul/quantize_x_avx2.h"
 
 namespace cachalot {
 namespace {
@@ -44,31 +42,6 @@ inline void ExpandCodes(Code&& code, std::byte* out) {
 #pragma GCC unroll 8
   for (int s = 0; s < 8; ++s) V::StoreBytes(out + s * 64, code(s));
 }
-
-// --- How a part's numbers become unsigned bytes, and the centre that makes them good. ---
-
-template <typename Layout>
-struct AsCodes {
-  static constexpr int kCentre = Layout::kCentre;
-  [[gnu::always_inline]] static __m512i Code(const std::byte* codes, int s) {
-    return Codes<V, Layout::kBits>(codes, s);
-  }
-};
-
-struct AsSignedBytes {
-  static constexpr int kCentre = 128;
-  [[gnu::always_inline]] static __m512i Code(const std::byte* codes, int s) {
-    return _mm512_xor_si512(V::LoadBytes(codes + s * 64), _mm512_set1_epi8(static_cast<char>(0x80)));
-  }
-};
-
-struct AsLevels {
-  static constexpr int kCentre = 128;
-  [[gnu::always_inline]] static __m512i Code(const std::byte* codes, int s) {
-    const __m128i levels = _mm_xor_si128(LevelsIQ4(), _mm_set1_epi8(static_cast<char>(0x80)));
-    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(levels), Codes<V, 4>(codes, s));
-  }
-};
 
 // --- One scale for 32. ---
 
@@ -196,11 +169,7 @@ struct Codes16 : Layout {
       return V::FromI8(Layout::Scale16(block, p, kHalf));
     }
     __m512 Factor() const { return Layout::template Factor<V>(block); }
-    __m512i Mins() const {
-      const __m128i first = Layout::Min16(block, p, 0), second = Layout::Min16(block, p, 1);
-      return _mm512_cvtepi8_epi16(
-          _mm256_set_m128i(_mm_unpackhi_epi8(first, second), _mm_unpacklo_epi8(first, second)));
-    }
+    __m512i Mins() const { return WordPairs(Layout::Min16(block, p, 0), Layout::Min16(block, p, 1)); }
     __m512 MinFactor() const { return Layout::template MinFactor<V>(block); }
   };
 
@@ -247,41 +216,6 @@ struct Codes16 : Layout {
         b, sum);
   }
 };
-
-// --- Activations. ---
-
-inline void HalfSums(__m256i q, int (&sum)[2]) {
-  __m128i a, b;
-  PairSums(q, &a, &b);
-  sum[0] = SumOf(FoldPairs(a));
-  sum[1] = SumOf(FoldPairs(b));
-}
-
-template <int kCentre>
-void Quantize32(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlockSums>(x, k, out, [](__m256i q, XBlockSums* block) {
-    int sum[2];
-    HalfSums(q, sum);
-    block->sum = block->scale * static_cast<float>(sum[0] + sum[1]);
-    block->start[0] = -kCentre * (sum[0] + sum[1]);
-    block->start[1] = 0;
-  });
-}
-
-template <int kCentre>
-void Quantize16(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlockSums>(x, k, out, [](__m256i q, XBlockSums* block) {
-    int sum[2];
-    HalfSums(q, sum);
-    block->sum = 0;
-    block->start[0] = -kCentre * sum[0];
-    block->start[1] = -kCentre * sum[1];
-    if (kCentre == 0) {
-      block->sums[0] = static_cast<int16_t>(sum[0]);
-      block->sums[1] = static_cast<int16_t>(sum[1]);
-    }
-  });
-}
 
 template <typename Format>
 constexpr PanelKernel Kernel32(DType dtype) {

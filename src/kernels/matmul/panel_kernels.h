@@ -15,7 +15,7 @@
 namespace cachalot {
 
 // Scratch of a thread inside a task: the panels of the moment in the form that the inner loops read.
-inline constexpr int64_t kThreadScratchBytes = 256 << 10;
+inline constexpr int64_t kThreadScratchBytes = 512 << 10;
 
 struct PanelTask {
   const std::byte* panels = nullptr;  // the first panel of the range
@@ -84,7 +84,7 @@ struct XBlock16 {
 };
 static_assert(sizeof(XBlock16) == 68);
 
-// AVX-512, all block formats: lanes of 32 bits sum unsigned bytes times q. They start at -centre * sum of q,
+// AVX-512 and AMX, all block formats: lanes of 32 bits sum unsigned bytes times q. They start at -centre * sum of q,
 // whose centre makes signed numbers of w unsigned ones: one number over all of q, or (Q3_K, Q6_K) one for each 16.
 // Q2_K: sums[] holds the plain sums of each 16.
 struct XBlockSums {
@@ -99,6 +99,7 @@ struct XBlockSums {
 static_assert(sizeof(XBlockSums) == 48);
 inline constexpr int64_t kMaxXBlockBytes = sizeof(XBlock16);
 
+std::span<const PanelKernel> CodesKernelsAmx();
 std::span<const PanelKernel> FloatKernelsAvx512();
 std::span<const PanelKernel> CodesKernelsAvx512();
 std::span<const PanelKernel> FloatKernelsAvx2();

@@ -10,6 +10,7 @@ list(APPEND KERNEL_AVX2
   matmul/matmul_codes32_avx2.cc
   matmul/matmul_float_avx2.cc)
 list(APPEND KERNEL_AVX512
+  matmul/matmul_codes_amx.cc
   matmul/matmul_codes_avx512.cc
   matmul/matmul_float_avx512.cc)
 list(APPEND KERNEL_TESTS
