@@ -18,6 +18,7 @@ list(APPEND KERNEL_TESTS
   matmul/cuda_rows_test.cc
   matmul/gemv_shape_test.cc
   matmul/grouped_matmul_test.cc
+  matmul/matmul_speed_test.cc
   matmul/matmul_test.cc
   matmul/pack_test.cc)
 list(APPEND KERNEL_BENCHES
