@@ -157,23 +157,21 @@ void Model::Rope(const ExecContext& exec, const int32_t* positions, int64_t num_
 
 void Model::RunAttention(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
                          float* normed) const {
-  const int64_t dim = spec_.hidden_size;
-  Norm(fwd.exec, hidden, fwd.num_tokens, dim, layer.attention_norm, spec_.norm_eps, normed, dim);
+  NormedInput input(hidden, fwd.num_tokens, spec_.hidden_size, layer.attention_norm.data(), spec_.norm_eps, normed);
   if (const auto* gqa = std::get_if<GqaLayer>(&layer.attention)) {
-    gqa->Run(fwd, spec_, window, kv, normed, hidden);
+    gqa->Run(fwd, spec_, window, kv, &input, hidden);
   } else {
-    std::get<MlaLayer>(layer.attention).Run(fwd, spec_, window, kv, normed, hidden);
+    std::get<MlaLayer>(layer.attention).Run(fwd, spec_, window, kv, &input, hidden);
   }
 }
 
 void Model::RunFfn(const ExecContext& exec, const Layer& layer, int64_t num_tokens, float* hidden, float* normed,
                    int32_t* expert_counts) const {
-  const int64_t dim = spec_.hidden_size;
-  Norm(exec, hidden, num_tokens, dim, layer.ffn_norm, spec_.norm_eps, normed, dim);
+  NormedInput input(hidden, num_tokens, spec_.hidden_size, layer.ffn_norm.data(), spec_.norm_eps, normed);
   if (const auto* ffn = std::get_if<FfnLayer>(&layer.ffn)) {
-    ffn->Run(exec, num_tokens, normed, hidden);
+    ffn->Run(exec, &input, hidden);
   } else {
-    std::get<MoeLayer>(layer.ffn).Run(exec, spec_, num_tokens, normed, hidden, expert_counts);
+    std::get<MoeLayer>(layer.ffn).Run(exec, spec_, &input, hidden, expert_counts);
   }
 }
 

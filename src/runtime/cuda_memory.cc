@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/layers/normed_input.h"
+
 namespace cachalot {
 namespace {
 
@@ -66,12 +68,16 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   binding.dtype = options.base.kv_dtype;
   binding.block_tokens = options.base.block_tokens;
   const std::vector<KvBinding> kv(model.kv_groups().size(), binding);
-  model.Forward(exec, {.num_tokens = memory->bounds.rows, .kv = kv,
-                       .first_layer = spec.num_layers - model.num_cuda_layers()});
+  // Few rows go another way through a layer (model/layers/normed_input.h).
+  for (const int64_t rows : {int64_t{memory->bounds.rows}, std::min<int64_t>(memory->bounds.rows, NormedInput::kMostRawRows)}) {
+    model.Forward(exec, {.num_tokens = rows, .kv = kv, .first_layer = spec.num_layers - model.num_cuda_layers()});
+  }
   model.FinalNorm(exec, nullptr, memory->logit_tile, nullptr);
   model.Head(exec, nullptr, memory->logit_tile, nullptr);
   if (model.has_mtp()) {
-    model.ForwardMtp(exec, {.num_tokens = memory->bounds.rows, .kv = binding});
+    for (const int64_t rows : {int64_t{memory->bounds.rows}, std::min<int64_t>(memory->bounds.rows, NormedInput::kMostRawRows)}) {
+      model.ForwardMtp(exec, {.num_tokens = rows, .kv = binding});
+    }
     model.MtpHead(exec, nullptr, memory->logit_tile, nullptr);
   }
   // Beside a forward: the normalised states of every row, for those who want them.

@@ -193,6 +193,15 @@ TEST_F(GpuMatmul, SettingsForMeasuringAreRightToo) {
   EXPECT_EQ(FromCuda(Backend().set_tune("speed=2")).code(), StatusCode::kInvalidArgument);
 }
 
+// Routers: few rows in F32, by dot products or by tiles, whichever is faster.
+TEST_F(GpuMatmul, RoutersOfManyTokens) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8, 4096}, {64, 2048}, {256, 7168}}) {
+    const TestWeight weight = BigWeight(DType::kF32, n, k, 15);
+    const GpuWeight gpu_weight(weight);
+    for (int64_t m : {1, 16, 17, 64, 100, 512}) Check({.m = m, .n = n, .k = k}, weight, gpu_weight, false);
+  }
+}
+
 TEST_F(GpuMatmul, Fp8WithScalesOfEachRow) {
   for (int64_t k : {96, 128, 1408}) {
     const TestWeight weight(DType::kFP8E4M3, 300, k, 6);

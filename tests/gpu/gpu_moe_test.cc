@@ -1,8 +1,10 @@
 // MoeRoute and MoeSort on the GPU: the same choices as the CPU's, in every mode.
 #include <cmath>
 
-#include "gpu_testing.h"
+#include "gpu_matmul_testing.h"
+#include "kernels/moe_route/moe_gate_cuda.h"
 #include "kernels/moe_route/moe_route.h"
+#include "kernels/rms_norm/rms_norm.h"
 
 namespace cachalot {
 namespace {
@@ -184,6 +186,90 @@ TEST_F(GpuMoe, SortIsStable) {
   CheckSort(2000, 8, 256, 7);   // counted by one block first
   CheckSort(5000, 2, 8, 100);
   CheckSort(1500, 8, 1500, 0);  // more experts than a block has threads
+}
+
+// What a router leaves.
+struct Routed {
+  Routed(const Case& c, int64_t tokens)
+      : logits(tokens * c.num_experts), weights(tokens * c.top_k), pair_weights(tokens * c.top_k), ids(tokens * c.top_k),
+        begin(c.num_experts + 1), rows(tokens * c.top_k), pairs(tokens * c.top_k), counts(std::vector<int32_t>(c.num_experts, 5)) {}
+  MoeRouteParams Route(const Case& c, int64_t tokens, const float* bias) const {
+    MoeRouteParams params = ParamsOf(c, tokens);
+    params.logits = logits.data();
+    params.choice_bias = c.bias ? bias : nullptr;
+    params.expert_ids = ids.data();
+    params.weights = weights.data();
+    return params;
+  }
+  MoeSortParams Sort(const Case& c, int64_t tokens) const {
+    return {.expert_ids = ids.data(), .weights = weights.data(), .num_tokens = tokens, .top_k = c.top_k, .num_experts = c.num_experts,
+            .expert_begin = begin.data(), .token_rows = rows.data(), .pair_weights = pair_weights.data(), .expert_counts = counts.data(),
+            .token_pairs = pairs.data()};
+  }
+  void ExpectAs(const Routed& want, const std::string& where) const {
+    EXPECT_EQ(FirstBitDifference(logits.Read(), want.logits.Read()), "") << where << ": logits";
+    EXPECT_EQ(FirstBitDifference(weights.Read(), want.weights.Read()), "") << where << ": weights";
+    EXPECT_EQ(FirstBitDifference(pair_weights.Read(), want.pair_weights.Read()), "") << where << ": weights of pairs";
+    EXPECT_EQ(ids.Read(), want.ids.Read()) << where;
+    EXPECT_EQ(begin.Read(), want.begin.Read()) << where;
+    EXPECT_EQ(rows.Read(), want.rows.Read()) << where;
+    EXPECT_EQ(pairs.Read(), want.pairs.Read()) << where;
+    EXPECT_EQ(counts.Read(), want.counts.Read()) << where;
+    EXPECT_TRUE(logits.Intact() && weights.Intact() && ids.Intact() && begin.Intact() && rows.Intact() && pairs.Intact() &&
+                counts.Intact() && pair_weights.Intact());
+  }
+  GpuArray<float> logits, weights, pair_weights;
+  GpuArray<int32_t> ids, begin, rows, pairs, counts;
+};
+
+// Bit for bit what RmsNorm, the matmul, MoeRoute and MoeSort leave one after the other, at every launch of a graph too.
+TEST_F(GpuMoe, GateIsNormMatmulRouteAndSort) {
+  for (const Case& c : kCases) {
+    for (const int64_t k : {576, 2048}) {
+      const GpuWeight router(BigWeight(DType::kF32, c.num_experts, k, 61));
+      TestRng rng(static_cast<uint64_t>(c.num_experts) * 3);
+      const GpuArray<float> norm_weight(rng.NormalVector(k)), bias(rng.NormalVector(c.num_experts));
+      for (const int64_t tokens : {1, 2, 5, 8}) {
+        if (tokens * c.top_k > 128) continue;
+        const GpuArray<float> x(rng.NormalVector(tokens * k)), normed(tokens * k);
+        std::vector<int32_t> slots(tokens, 3);
+        if (tokens > 2) slots[1] = slots[tokens - 1] = -1;
+        const GpuArray<int32_t> gpu_slots(slots);
+        const MatmulScratch scratch(1 << 20);
+        const CudaExec exec = scratch.Exec(kMatmulModes[0]);
+        for (const bool norm : {true, false}) {
+          const std::string where = fmt::format("{}, k {}, {} tokens{}", c.name, k, tokens, norm ? ", norm" : "");
+          const Routed want(c, tokens);
+          Routed got(c, tokens);
+          GPU_OK(Backend().rms_norm(exec, {.x = x.data(), .token_stride_x = k, .num_tokens = tokens, .dim = k, .weight = norm_weight.data(),
+                                           .eps = 1e-6f, .y = normed.data(), .token_stride_y = k}));
+          const float* read = norm ? normed.data() : x.data();
+          GPU_OK(Backend().matmul(exec, {.x = read, .x_stride = k, .m = tokens, .weight = router.view(), .y = want.logits.data(),
+                                         .y_stride = c.num_experts}));
+          GPU_OK(Backend().moe_route(exec, want.Route(c, tokens, bias.data())));
+          GPU_OK(Backend().moe_sort(exec, want.Sort(c, tokens), gpu_slots.data()));
+          const CudaMoeGateParams gate = {.x = x.data(), .x_stride = k,
+                                          .norm = {.norm_weight = norm ? norm_weight.data() : nullptr, .norm_eps = 1e-6f},
+                                          .router = router.view(), .logits = got.logits.data(), .route = got.Route(c, tokens, bias.data()),
+                                          .sort = got.Sort(c, tokens)};
+          ASSERT_TRUE(Backend().moe_gate_fuses(exec, gate)) << where;
+          GPU_OK(Backend().moe_gate(exec, gate, gpu_slots.data()));
+          got.ExpectAs(want, where);
+          GpuGraph graph([&] {
+            for (int i = 0; i < 3; ++i) GPU_OK(Backend().moe_gate(exec, gate, gpu_slots.data()));
+          });
+          GpuArray<int32_t>& counts = got.counts;
+          const std::vector<int32_t> once = counts.Read();
+          graph.Launch();
+          std::vector<int32_t> after = counts.Read();
+          for (size_t e = 0; e < after.size(); ++e) EXPECT_EQ(after[e] - once[e], 3 * (once[e] - 5)) << where << " expert " << e;
+          counts.Write(once);
+          got.ExpectAs(want, where + ", graph");
+        }
+        EXPECT_TRUE(scratch.Intact());  // the arrivals are zero again
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -23,6 +23,8 @@ CudaBackend MakeBackend() {
   backend.attention_plan_bytes = &CudaAttentionPlanBytes;
   backend.attention_plan = &CudaPlanAttention;
   backend.attention = &CudaAttention;
+  backend.moe_gate_fuses = &CudaMoeGateFuses;
+  backend.moe_gate = &CudaMoeGate;
   backend.moe_route = &CudaMoeRoute;
   backend.moe_sort = &CudaMoeSort;
   backend.mla_split = &CudaMlaSplit;
@@ -41,6 +43,8 @@ CudaBackend MakeBackend() {
   backend.matmul_workspace_bytes = &CudaMatmulWorkspaceBytes;
   backend.head_matmul_workspace_bytes = &CudaHeadMatmulWorkspaceBytes;
   backend.moe_matmul_workspace_bytes = &CudaMoeMatmulWorkspaceBytes;
+  backend.matmul_fuses = &CudaMatmulFuses;
+  backend.moe_matmul_fuses = &CudaMoeMatmulFuses;
   backend.matmul = &CudaMatmul;
   backend.head_matmul = &CudaHeadMatmul;
   backend.moe_matmul = &CudaMoeMatmul;

@@ -24,6 +24,7 @@ struct CudaMatmulParams;
 struct CudaMlaAssembleParams;
 struct CudaMlaGatherParams;
 struct CudaMlaSplitParams;
+struct CudaMoeGateParams;
 struct CudaMoeCombineParams;
 struct CudaMoeMatmulParams;
 struct CopyHeadsParams;
@@ -40,7 +41,7 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 4;
+inline constexpr int kCudaBackendVersion = 5;
 
 struct CudaBackend {
   int32_t version = 0;
@@ -98,6 +99,9 @@ struct CudaBackend {
   CudaStatus (*attention)(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
                           const AttentionParams& params);
 
+  // The router in one launch, where moe_gate_fuses says so. row_slots: as moe_sort.
+  bool (*moe_gate_fuses)(const CudaExec& exec, const CudaMoeGateParams& params);
+  CudaStatus (*moe_gate)(const CudaExec& exec, const CudaMoeGateParams& params, const int32_t* row_slots);
   CudaStatus (*moe_route)(const CudaExec& exec, const MoeRouteParams& params);
   // row_slots: CudaBatch's, or null; the pairs of rows without a slot are left out.
   CudaStatus (*moe_sort)(const CudaExec& exec, const MoeSortParams& params, const int32_t* row_slots);
@@ -124,6 +128,9 @@ struct CudaBackend {
   int64_t (*matmul_workspace_bytes)(const CudaMatmulParams& params, int32_t num_sms);
   int64_t (*head_matmul_workspace_bytes)(const CudaHeadMatmulParams& params, int32_t num_sms);
   int64_t (*moe_matmul_workspace_bytes)(const CudaMoeMatmulParams& params, int32_t num_sms);
+  // Whether a call may ask for its fusion: else norm and SwiGLU are ops of their own.
+  bool (*matmul_fuses)(const CudaExec& exec, const CudaMatmulParams& params);
+  bool (*moe_matmul_fuses)(const CudaExec& exec, const CudaMoeMatmulParams& params);
   CudaStatus (*matmul)(const CudaExec& exec, const CudaMatmulParams& params);
   CudaStatus (*head_matmul)(const CudaExec& exec, const CudaHeadMatmulParams& params);
   CudaStatus (*moe_matmul)(const CudaExec& exec, const CudaMoeMatmulParams& params);

@@ -15,6 +15,8 @@ int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch&
 CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan);
 CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
                          const AttentionParams& params);
+bool CudaMoeGateFuses(const CudaExec& exec, const CudaMoeGateParams& params);
+CudaStatus CudaMoeGate(const CudaExec& exec, const CudaMoeGateParams& params, const int32_t* row_slots);
 CudaStatus CudaMoeRoute(const CudaExec& exec, const MoeRouteParams& params);
 CudaStatus CudaMoeSort(const CudaExec& exec, const MoeSortParams& params, const int32_t* row_slots);
 CudaStatus CudaMlaSplit(const CudaExec& exec, const CudaBatch& batch, const CudaMlaSplitParams& params);
@@ -33,6 +35,8 @@ void CudaMatmulRelease(void* plans);
 int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms);
 int64_t CudaHeadMatmulWorkspaceBytes(const CudaHeadMatmulParams& params, int32_t num_sms);
 int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms);
+bool CudaMatmulFuses(const CudaExec& exec, const CudaMatmulParams& params);
+bool CudaMoeMatmulFuses(const CudaExec& exec, const CudaMoeMatmulParams& params);
 CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params);
 CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& params);
 CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace cachalot {
@@ -20,6 +21,10 @@ struct CudaTune {
   // they start early, as SMs become free one by one, some SMs get two and others none.
   enum class Alone { kNone, kLong, kAll };
   Alone gemv_alone = Alone::kAll;  // kLong: long rows
+  // What is no launch of its own but done by another, by bits: norms and SwiGLU by the decode matmuls, a router by one kernel.
+  static constexpr std::string_view kFusions[] = {"norm", "glu", "gate"};
+  enum Fusion : uint32_t { kFuseNorm = 1, kFuseGlu = 2, kFuseGate = 4 };
+  uint32_t fuse = ~0u;
   // Where the decode kernel is taken instead of the stream kernel; 0: as gemv_shape.h says.
   int gemv_rows = 0;
   int gemv_pairs = 0;
@@ -29,21 +34,21 @@ struct CudaTune {
 };
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, overlap_rows, gemv_alone=none|long|all, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, overlap_rows, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
 
-// "none", "all" or kinds joined by '+'.
-inline bool ParseKinds(std::string_view text, uint32_t* kinds) {
-  *kinds = text == "all" ? ~0u : 0;
+// "none", "all" or some of the names joined by '+', as bits in their order.
+inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
+  *bits = text == "all" ? ~0u : 0;
   if (text == "all" || text == "none") return true;
   while (true) {
     const size_t plus = text.find('+');
     uint32_t bit = 1, found = 0;
-    for (const std::string_view kind : CudaTune::kKinds) {
-      if (text.substr(0, plus) == kind) found = bit;
+    for (const std::string_view name : names) {
+      if (text.substr(0, plus) == name) found = bit;
       bit *= 2;
     }
     if (found == 0) return false;
-    *kinds |= found;
+    *bits |= found;
     if (plus == std::string_view::npos) return true;
     text = text.substr(plus + 1);
   }
@@ -61,7 +66,11 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
     if (equals == std::string_view::npos) return false;
     const std::string_view key = item.substr(0, equals), value = item.substr(equals + 1);
     if (key == "late") {
-      if (!ParseKinds(value, &tune.late)) return false;
+      if (!ParseNames(value, CudaTune::kKinds, &tune.late)) return false;
+      continue;
+    }
+    if (key == "fuse") {
+      if (!ParseNames(value, CudaTune::kFusions, &tune.fuse)) return false;
       continue;
     }
     if (key == "gemv_alone") {

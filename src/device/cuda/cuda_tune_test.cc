@@ -14,6 +14,13 @@ TEST(CudaTune, ReadsWhatItKnows) {
   EXPECT_EQ(tune.gemv_rows, 8);
   EXPECT_EQ(tune.gemv_pairs, 0);
   EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kAll);
+  EXPECT_EQ(tune.fuse, ~0u);
+  ASSERT_TRUE(ParseCudaTune("fuse=none", &tune));
+  EXPECT_EQ(tune.fuse, 0u);
+  ASSERT_TRUE(ParseCudaTune("fuse=norm+gate,gemv_alone=none", &tune));
+  EXPECT_EQ(tune.fuse, CudaTune::kFuseNorm | CudaTune::kFuseGate);
+  EXPECT_FALSE(ParseCudaTune("fuse=norm+", &tune));
+  EXPECT_FALSE(ParseCudaTune("fuse=", &tune));
   ASSERT_TRUE(ParseCudaTune("gemv_alone=none", &tune));
   EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kNone);
   // Each text starts from the defaults.

@@ -6,6 +6,9 @@
 // have ended. mma does the sums over the lanes and room for eight rows of x; those that there are not are copies of the last.
 // The warps' sums of a tile meet in shared memory when the block's rows are through, or that memory is full.
 //
+// A fused call (kFused) normalises its rows of x itself, pairs rows of gates with their rows of ups in one tile and writes SwiGLU
+// of the two (gemv_rows.cuh): launches less, the same bits.
+//
 // Invariant: an output is the sum over the warps of a team, in their order, of sums in the order of k: its bits depend only on
 // its rows of x and W, k and the format.
 #pragma once
@@ -15,6 +18,7 @@
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/matmul/gemv_codes.cuh"
+#include "kernels/matmul/gemv_rows.cuh"
 #include "kernels/matmul/gemv_shape.h"
 #include "kernels/matmul/matmul_launch.h"
 #include "kernels/matmul/matmul_problem.cuh"
@@ -68,6 +72,7 @@ struct GemvLoader {
   using S = GemvStage<kType>;
   const std::byte* w;           // of row g of the tile, at this lane's 16 bytes of piece 0
   int row, row_step, row_end;   // the tile's first, from tile to tile of the team, where the block's rows end
+  int upper_rows, upper_bytes;  // from row g of a tile to the one that goes with it, as the block counts rows and in W
   int scales_from_w;            // from `w` to the scales or minima that this lane brings, of rows g or g + 8
   int piece, piece_begin, piece_end;
   int stage = 0;                // where the next goes: when the ring is full, that of the oldest
@@ -76,7 +81,7 @@ struct GemvLoader {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     w = group.w + int64_t{row + lane / 4} * row_bytes + lane % 4 * 16;
     scales_from_w = static_cast<int>(lane % 4 < 2 ? p.layout.scales_offset : p.layout.minima_offset) - lane % 4 * 16 +
-                    lane % 2 * 8 * row_bytes;
+                    lane % 2 * upper_bytes;
   }
 
   // One stage, as one group; zeros beyond the last row.
@@ -85,16 +90,16 @@ struct GemvLoader {
     const uint32_t at = ring + stage * S::kBytes;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      bool valid = row + lane / 4 + h * 8 < row_end;
+      bool valid = row + lane / 4 + h * upper_rows < row_end;
       if constexpr (F::kBits == 16) valid = valid && piece * 64 + lane % 4 * 16 < row_bytes;
-      CopyAsync16(at + h * 512 + lane * 16, w + (h * 8 * row_bytes + piece * 64), valid);
+      CopyAsync16(at + h * 512 + lane * 16, w + (h * upper_bytes + piece * 64), valid);
     }
     if constexpr (S::kScaleBytes > 0) {
-      const int r = row + lane / 4 + lane % 2 * 8;
-      bool valid = r < row_end && (F::kMinima || lane % 4 < 2);
+      bool valid = row + lane / 4 + lane % 2 * upper_rows < row_end && (F::kMinima || lane % 4 < 2);
       const void* from = w;
       if constexpr (F::kFp8) {
         valid = valid && block_scales != nullptr;
+        const int r = row + lane / 4 + lane % 2 * (p.glu_rows > 0 ? p.glu_rows : 8);
         if (valid) from = block_scales + int64_t{r >> (p.block_scale_rows == 1 ? 0 : 7)} * ((p.k + 127) / 128) + piece / 2;
       } else {
         from = w + (scales_from_w + piece * S::kScaleBytes);
@@ -169,51 +174,6 @@ __device__ __forceinline__ void MultiplyPiece(uint32_t stage, uint32_t x, bool s
   }
 }
 
-// The block's rows of x to 16 bits in shared memory, in the order in which the format unpacks; zero from k on.
-template <DType kType>
-__device__ __forceinline__ void StageX(const MatmulProblem& p, const MatmulGroupView& group, bool aligned, int row_bytes,
-                                       unsigned char* out) {
-  constexpr bool kNibble = StreamFormat<kType>::kOrder == StreamOrder::kNibble;
-  using Element = typename StreamFormat<kType>::Element;
-  constexpr int kBatch = StreamFormat<kType>::kFp8 ? 2 : 4;  // loads under way
-  const int pieces = (row_bytes - kGemvXGap) / 16, count = group.m * pieces;
-  const float* x = static_cast<const float*>(p.x) + group.x_offset;
-#pragma unroll 1
-  for (int base = static_cast<int>(threadIdx.x); base < count; base += static_cast<int>(blockDim.x) * kBatch) {
-    float v[kBatch][2][4];
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int at = base + j * static_cast<int>(blockDim.x), column = at / pieces, piece = at % pieces;
-      const float* row = at < count ? x + XRow(p, group.first + column) * p.x_stride : x;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = kNibble ? piece / 4 * 32 + half * 16 + piece % 4 * 4 : piece * 8 + half * 4;
-        if (aligned) {
-          const float4 f = at < count && i < p.k ? *reinterpret_cast<const float4*>(row + i) : float4{};
-          v[j][half][0] = f.x, v[j][half][1] = f.y, v[j][half][2] = f.z, v[j][half][3] = f.w;
-        } else {
-#pragma unroll
-          for (int c = 0; c < 4; ++c) v[j][half][c] = at < count && i + c < p.k ? row[i + c] : 0.0f;
-        }
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kBatch; ++j) {
-      const int at = base + j * static_cast<int>(blockDim.x), column = at / pieces, piece = at % pieces;
-      if (at >= count) break;
-      uint4 packed;
-      uint32_t* words = &packed.x;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float(&f)[4] = v[j][half];
-        words[half * 2] = PackX(f[0], f[kNibble ? 2 : 1], Element{});
-        words[half * 2 + 1] = PackX(f[kNibble ? 1 : 2], f[3], Element{});
-      }
-      *reinterpret_cast<uint4*>(out + column * row_bytes + piece * 16) = packed;
-    }
-  }
-}
-
 // Of an expert, the pairs from `pair` on that a block multiplies; m 0: another block's, or none.
 struct GemvPairs {
   int m;
@@ -249,34 +209,16 @@ __device__ __forceinline__ MatmulGroupView GemvGroupOf(const MatmulProblem& p, i
   return group;
 }
 
-// Sums of the warps, by columns and rows.
-struct GemvPartials {
-  float* values;  // [splits, columns, pass_tiles * 16]
-  int columns, rows;
-  __device__ float* At(int split, int column) const { return values + (split * columns + column) * rows; }
-};
-
-// Rows [n0, n0 + rows) of W.
-__device__ __forceinline__ void StoreSums(const MatmulProblem& p, const MatmulGroupView& group, const GemvPartials& partials,
-                                          int splits, int n0, int rows) {
-  for (int i = static_cast<int>(threadIdx.x); i < rows * group.m; i += static_cast<int>(blockDim.x)) {
-    const int column = i / rows, row = i % rows, n = n0 + row;
-    float sum = 0;
-#pragma unroll 4
-    for (int s = 0; s < splits; ++s) sum += partials.At(s, column)[row];
-    if (p.bias != nullptr) sum += p.bias[n];
-    float* y = group.y + int64_t{group.first + column} * p.y_stride + n;
-    *y = p.accumulate ? *y + sum : sum;
-  }
-}
-
-template <DType kType>
+template <DType kType, bool kFused>
 __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void GemvKernel(
     const __grid_constant__ MatmulProblem p, const __grid_constant__ GemvShape shape, bool aligned_x) {
   using F = StreamFormat<kType>;
   using S = GemvStage<kType>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ GemvPairs pairs;
+  __shared__ std::conditional_t<kFused, GemvNorms, int> norms;
+  const bool glu = kFused && p.glu_rows > 0;
+  const int tile_rows = glu ? kGemvTileRows / 2 : kGemvTileRows;  // as the block counts: gates with their ups are one
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);  // known to be one for all lanes
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4;
   const int slot = static_cast<int>(blockIdx.x) / shape.blocks, block = static_cast<int>(blockIdx.x) % shape.blocks;
@@ -290,13 +232,15 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
   const MatmulGroupView group = GemvGroupOf(p, slot, pairs);
   const int row_begin = block * shape.rows + min(block, shape.longer);
   const int row_end = row_begin + shape.rows + (block < shape.longer ? 1 : 0);
-  const int tiles = (row_end - row_begin + kGemvTileRows - 1) / kGemvTileRows;
+  const int tiles = (row_end - row_begin + tile_rows - 1) / tile_rows;
   const int team = warp / shape.splits, split = warp % shape.splits;
   const int pieces = (p.k + S::kValues - 1) / S::kValues;
 
   std::conditional_t<F::kCodes, GemvCodeLoader<kType>, GemvLoader<kType>> loader;
-  loader.row = row_begin + team * kGemvTileRows;
-  loader.row_step = shape.teams * kGemvTileRows;
+  loader.row = row_begin + team * tile_rows;
+  loader.row_step = shape.teams * tile_rows;
+  loader.upper_rows = glu ? 0 : 8;
+  loader.upper_bytes = (glu ? p.glu_rows : 8) * shape.row_bytes;
   loader.row_end = row_end;
   loader.Enter(p, group, shape.row_bytes);
   loader.piece_begin = pieces * split / shape.splits;
@@ -308,7 +252,13 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
 
   if (!experts) WaitForEarlierKernels();
   unsigned char* x = shared + shape.teams * shape.splits * S::kWarpBytes;
-  StageX<kType>(p, group, aligned_x, shape.x_row_bytes, x);
+  if constexpr (kFused) {
+    const bool normed = p.norm_weight != nullptr;
+    if (normed) FindNorms(p, group, &norms);
+    StageX<kType, true>(p, group, aligned_x, shape.x_row_bytes, normed ? &norms : nullptr, x);
+  } else {
+    StageX<kType, false>(p, group, aligned_x, shape.x_row_bytes, nullptr, x);
+  }
   __syncthreads();
 
   const GemvPartials partials = {reinterpret_cast<float*>(x + shape.columns * shape.x_row_bytes), shape.columns,
@@ -341,8 +291,12 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
       }
     }
     __syncthreads();
-    const int n0 = row_begin + first * kGemvTileRows;
-    StoreSums(p, GemvGroupOf(p, slot, pairs), partials, shape.splits, n0, min(row_end - n0, partials.rows));
+    const int n0 = row_begin + first * tile_rows;
+    if (glu) {
+      StoreGlu(p, GemvGroupOf(p, slot, pairs), partials, shape.splits, n0, min(row_end - n0, partials.rows / 2));
+    } else {
+      StoreSums(p, GemvGroupOf(p, slot, pairs), partials, shape.splits, n0, min(row_end - n0, partials.rows));
+    }
     if (pass_end < tiles) __syncthreads();
   }
 }
@@ -354,7 +308,7 @@ CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& p, const GemvSh
   const CudaTune::Alone alone = CurrentTune().gemv_alone;
   const bool is_alone = alone == CudaTune::Alone::kAll || (alone == CudaTune::Alone::kLong && p.k > kGemvLongK);
   const int64_t shared_bytes = std::max(GemvSharedBytes(kType, shape), is_alone ? kGemvAloneBytes : 0);
-  auto* kernel = &GemvKernel<kType>;
+  auto* kernel = p.norm_weight != nullptr || p.glu_rows > 0 ? &GemvKernel<kType, true> : &GemvKernel<kType, false>;
   if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) return failure;
   LaunchOverlapped<LaunchRole::kDecodeMatmul>(kernel, slots * shape.blocks, shape.teams * shape.splits * 32, shared_bytes, exec.stream, p, shape,
                    HasAlignedX(p));

@@ -33,8 +33,10 @@ __device__ __forceinline__ void CopyPieceAsync(uint32_t shared, const void* glob
 }
 
 // kBytes of each of 16 rows, from `from` on for the first, to one run of shared memory; zeros for rows that do not exist.
+// The upper eight lie `upper_bytes` behind the lower ones, and begin at row `upper_rows` as rows are counted.
 template <int kBytes, bool kOnce>
-__device__ __forceinline__ void CopyRowsAsync(uint32_t shared, const std::byte* from, int row_bytes, int rows) {
+__device__ __forceinline__ void CopyRowsAsync(uint32_t shared, const std::byte* from, int row_bytes, int upper_rows, int upper_bytes,
+                                              int rows) {
   constexpr int kPiece = kBytes % 16 == 0 ? 16 : kBytes, kPieces = kBytes / kPiece;  // of a row
   static_assert(kPiece == 16 || kPiece == 8 || kPiece == 4);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -42,8 +44,8 @@ __device__ __forceinline__ void CopyRowsAsync(uint32_t shared, const std::byte* 
   for (int first = 0; first < kGemvTileRows * kPieces; first += 32) {
     const int at = first + lane, row = at / kPieces;
     if (at >= kGemvTileRows * kPieces) break;  // fewer than 32
-    const bool valid = row < rows;
-    const std::byte* source = valid ? from + (row * row_bytes + at % kPieces * kPiece) : from;
+    const bool valid = row % 8 + row / 8 * upper_rows < rows;
+    const std::byte* source = valid ? from + (row % 8 * row_bytes + row / 8 * upper_bytes + at % kPieces * kPiece) : from;
     if constexpr (kOnce) {
       CopyAsync16(shared + at * kPiece, source, valid);
     } else {  // records of 256 values are read for two chunks: through L1
@@ -59,7 +61,7 @@ struct GemvCodeLoader {
   using S = GemvCodeStage<kType>;
   static constexpr int kStages = GemvStages(kType);
   const std::byte* w;       // of the tile's first row
-  int row, row_step, row_end;
+  int row, row_step, row_end, upper_rows, upper_bytes;
   int piece, piece_begin, piece_end;
   int stage = 0;            // where the next goes: when the ring is full, that of the oldest
 
@@ -71,13 +73,13 @@ struct GemvCodeLoader {
   __device__ __forceinline__ void Next(const MatmulProblem& p, int row_bytes, const float*, uint32_t ring) {
     const uint32_t at = ring + stage * S::kBytes;
     const int rows = row_end - row;  // none: nothing is read
-    CopyRowsAsync<C::kCodeBytes, true>(at, w + piece * C::kCodeBytes, row_bytes, rows);
+    CopyRowsAsync<C::kCodeBytes, true>(at, w + piece * C::kCodeBytes, row_bytes, upper_rows, upper_bytes, rows);
     if constexpr (C::kHighBytes > 0) {
-      CopyRowsAsync<C::kHighBytes, true>(at + S::kHigh, w + (p.layout.high_offset + piece * C::kHighBytes), row_bytes, rows);
+      CopyRowsAsync<C::kHighBytes, true>(at + S::kHigh, w + (p.layout.high_offset + piece * C::kHighBytes), row_bytes, upper_rows, upper_bytes, rows);
     }
-    CopyRowsAsync<C::kRecordBytes, false>(at + S::kRecords, w + (p.layout.scales_offset + C::RecordAt(piece)), row_bytes, rows);
+    CopyRowsAsync<C::kRecordBytes, false>(at + S::kRecords, w + (p.layout.scales_offset + C::RecordAt(piece)), row_bytes, upper_rows, upper_bytes, rows);
     if constexpr (C::kTopBytes > 0) {
-      CopyRowsAsync<C::kTopBytes, false>(at + S::kTops, w + (p.layout.minima_offset + C::TopAt(piece)), row_bytes, rows);
+      CopyRowsAsync<C::kTopBytes, false>(at + S::kTops, w + (p.layout.minima_offset + C::TopAt(piece)), row_bytes, upper_rows, upper_bytes, rows);
     }
     CommitAsync();
     stage = stage + 1 == kStages ? 0 : stage + 1;

@@ -101,17 +101,19 @@ inline int GemvSplits(int64_t pieces) {
   return best;
 }
 
-// The order of summation of an output follows from `splits`, and so from k and the format alone.
-inline GemvShape ShapeGemv(DType dtype, int64_t groups, int64_t n, int64_t k, int columns, int num_sms) {
+// The order of summation of an output follows from `splits`, and so from k and the format alone. `glu`: n counts gates, each of
+// which brings its up; a tile is 8 of them.
+inline GemvShape ShapeGemv(DType dtype, int64_t groups, int64_t n, int64_t k, int columns, int num_sms, bool glu = false) {
   GemvShape shape;
   shape.columns = columns;
   shape.row_bytes = static_cast<int>(CudaRowsOf(dtype, k).row_bytes);
   shape.x_row_bytes = GemvXRowBytes(k);
-  shape.blocks = GemvBlocks(groups, n, num_sms);
+  shape.blocks = GemvBlocks(groups, glu ? 2 * n : n, num_sms);
   shape.rows = static_cast<int>(n / shape.blocks);
   shape.longer = static_cast<int>(n % shape.blocks);
   shape.splits = GemvSplits((k + GemvPieceValues(dtype) - 1) / GemvPieceValues(dtype));
-  const int64_t rows = (n + shape.blocks - 1) / shape.blocks, tiles = (rows + kGemvTileRows - 1) / kGemvTileRows;
+  const int64_t tile_rows = glu ? kGemvTileRows / 2 : kGemvTileRows;
+  const int64_t rows = (n + shape.blocks - 1) / shape.blocks, tiles = (rows + tile_rows - 1) / tile_rows;
   shape.teams = static_cast<int>(std::min<int64_t>(kGemvWarps / shape.splits, tiles));
   const int64_t rounds = kGemvPartials / (int64_t{shape.splits} * columns * kGemvTileRows * shape.teams);
   shape.pass_tiles = static_cast<int>(std::clamp<int64_t>(rounds, 1, (tiles + shape.teams - 1) / shape.teams)) * shape.teams;

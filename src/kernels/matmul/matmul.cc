@@ -176,26 +176,34 @@ void CheckGroup(const MatmulGroup& group, const MatmulGroup& first) {
   DCHECK(group.m <= 1 || group.y_rows != nullptr || group.y_stride >= weight.n);
 }
 
+CudaMatmulParams OnGpu(const MatmulParams& params) {
+  return {.x = params.x,
+          .x_stride = params.x_stride,
+          .m = params.m,
+          .weight = CudaView(*params.weight),
+          .bias = params.bias,
+          .y = params.y,
+          .y_stride = params.y_stride,
+          .accumulate = params.accumulate,
+          .fusion = params.fusion};
+}
+
 }  // namespace
+
+bool MatmulFuses(const ExecContext& ctx, const MatmulParams& params) {
+  return OnCuda(ctx) && ctx.cuda->backend != nullptr && ctx.cuda->backend->matmul_fuses(ctx.cuda->exec, OnGpu(params));
+}
 
 void Matmul(const ExecContext& ctx, const MatmulParams& params) {
   if (OnCuda(ctx)) {
     if (params.m == 0 || params.weight->n == 0) return;
-    const CudaMatrix weight = CudaView(*params.weight);
-    const CudaHalfRows x_half = FindHalf(ctx, weight, params.x, params.x_stride, params.m);
-    ctx.cuda->halves.Overwritten(params.y, params.m, params.y_stride, weight.n);
-    RunCudaMatmul(ctx, &CudaBackend::matmul, &CudaBackend::matmul_workspace_bytes,
-                  CudaMatmulParams{.x = params.x,
-                                   .x_stride = params.x_stride,
-                                   .x_half = x_half,
-                                   .m = params.m,
-                                   .weight = weight,
-                                   .bias = params.bias,
-                                   .y = params.y,
-                                   .y_stride = params.y_stride,
-                                   .accumulate = params.accumulate});
+    CudaMatmulParams on_gpu = OnGpu(params);
+    on_gpu.x_half = FindHalf(ctx, on_gpu.weight, params.x, params.x_stride, params.m);
+    ctx.cuda->halves.Overwritten(params.y, params.m, params.y_stride, on_gpu.weight.n / (params.fusion.glu ? 2 : 1));
+    RunCudaMatmul(ctx, &CudaBackend::matmul, &CudaBackend::matmul_workspace_bytes, on_gpu);
     return;
   }
+  DCHECK(!params.fusion.any());
   MatmulGroup group;
   group.weight = params.weight;
   group.m = params.m;

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "device/exec_context.h"
+#include "kernels/matmul/cuda_fusion.h"
 #include "kernels/matmul/packed_matrix.h"
 
 namespace cachalot {
@@ -24,9 +25,12 @@ struct MatmulParams {
   float* y = nullptr;           // [m, n], row stride y_stride; must not overlap x
   int64_t y_stride = 0;
   bool accumulate = false;      // y += instead of y =
+  CudaFusion fusion = {};       // only where MatmulFuses
 };
 
 void Matmul(const ExecContext& ctx, const MatmulParams& params);
+// Whether the call, with its fusion, is one launch; never on the CPU.
+bool MatmulFuses(const ExecContext& ctx, const MatmulParams& params);
 
 // One member of a grouped matmul. Rows are gathered from x and scattered to y through index lists.
 struct MatmulGroup {

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/common/cuda_half_copies.h"
+#include "kernels/matmul/cuda_fusion.h"
 #include "tensor/dtype.h"
 
 namespace cachalot {
@@ -132,6 +133,7 @@ struct CudaMatmulParams {
   float* y = nullptr;           // [m, n], row stride y_stride; must not overlap x
   int64_t y_stride = 0;
   bool accumulate = false;
+  CudaFusion fusion = {};       // no bias and no accumulation beside glu
 };
 
 // For each head h: y[i, h] = x[i, h] · W_hᵀ; the heads' weights are stacked: rows [h * n, (h + 1) * n) of `weight`.
@@ -164,6 +166,7 @@ struct CudaMoeMatmulParams {
   const float* const* expert_block_scales = nullptr;      // FP8: the same
   float* y = nullptr;                   // [max_pairs, n], row p
   int64_t y_stride = 0;
+  CudaFusion fusion = {};
 };
 
 // residual[t] += sum over the pairs p of token t, in rising expert order, of pair_weights[p] * y[p].

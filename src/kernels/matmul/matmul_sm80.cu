@@ -13,6 +13,7 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
+#include "device/cuda/norm_sum.cuh"
 #include "kernels/matmul/gemv_shape.h"
 #include "kernels/matmul/matmul_launch.h"
 #include "kernels/matmul/matmul_problem.cuh"
@@ -189,10 +190,9 @@ WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
   return {};
 }
 
-// The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read, of a group; `pairs`: of experts.
-CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
-                     const char* op) {
-  const bool experts = p.expert_begin != nullptr;
+// The decode kernel's cut of a problem. Blocks 0: another kernel takes it.
+GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
+  const bool experts = p.expert_begin != nullptr, glu = p.glu_rows > 0;
   const CudaTune& tune = CurrentTune();
   const auto chosen = [](int tuned, int usual) { return tuned > 0 ? tuned : usual; };
   const int most_k = IsCodeRow(dtype) ? chosen(tune.gemv_code_k, kGemvMaxCodeK)
@@ -200,11 +200,35 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
                                       : chosen(tune.gemv_dense_k, kGemvMaxDenseK);
   const int most_rows = chosen(tune.gemv_rows, kGemvRows);
   const bool few = (experts ? pairs <= chosen(tune.gemv_pairs, kGemvPairs) : p.m <= most_rows) && p.k <= most_k;
-  if (few && !exec.deterministic) {
-    const int64_t slots = experts ? pairs : p.num_groups;
-    const GemvShape shape = ShapeGemv(dtype, slots, p.n, p.k, std::min(p.m, most_rows), exec.num_sms);
-    const int64_t most_shared = std::min(kGemvMaxSharedBytes, CurrentCard().shared_bytes - kGemvOwnSharedBytes);
-    if (GemvSharedBytes(dtype, shape) <= most_shared) return KernelsOf(dtype).gemv(exec, p, shape, slots);
+  GemvShape none;
+  none.blocks = 0;
+  if (!few || exec.deterministic || WantsF32(exec, dtype)) return none;
+  const GemvShape shape = ShapeGemv(dtype, experts ? pairs : p.num_groups, glu ? p.glu_rows : p.n, p.k,
+                                    std::min(p.m, most_rows), exec.num_sms, glu);
+  const int64_t most_shared = std::min(kGemvMaxSharedBytes, CurrentCard().shared_bytes - kGemvOwnSharedBytes);
+  return GemvSharedBytes(dtype, shape) <= most_shared ? shape : none;
+}
+
+// Whether what the problem asks for beside its products is one launch of the decode kernel.
+bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
+  const uint32_t allowed = CurrentTune().fuse;
+  const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0;
+  if ((norm && (allowed & CudaTune::kFuseNorm) == 0) || (glu && (allowed & CudaTune::kFuseGlu) == 0)) return false;
+  if (norm && (p.k < kNormLeastDim || !HasAlignedX(p) || reinterpret_cast<uintptr_t>(p.norm_weight) % 16 != 0)) return false;
+  if (glu && (p.bias != nullptr || p.accumulate || p.n % 2 != 0 || p.glu_rows * p.layout.row_bytes > INT_MAX)) return false;
+  return FindGemvShape(exec, dtype, p, pairs).blocks > 0;
+}
+
+CudaStatus NotFused(const MatmulProblem& p, const char* op) {
+  return CudaFail(CudaFault::kInvalid, "%s: norm or SwiGLU of m %d, n %d, k %d are not the decode kernel's", op, p.m, p.n, p.k);
+}
+
+// The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read, of a group; `pairs`: of experts.
+CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
+                     const char* op) {
+  const bool experts = p.expert_begin != nullptr;
+  if (const GemvShape shape = FindGemvShape(exec, dtype, p, pairs); shape.blocks > 0) {
+    return KernelsOf(dtype).gemv(exec, p, shape, experts ? pairs : p.num_groups);
   }
   const bool codes = !Is16Bit(dtype);
   const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && CurrentCard().RunsHopperCode();
@@ -295,6 +319,12 @@ CudaStatus RunBlas(const CudaExec& exec, const CudaMatmulParams& params, MatmulP
   return nullptr;
 }
 
+void SetFusion(const CudaFusion& fusion, MatmulProblem* p) {
+  p->norm_weight = fusion.norm_weight;
+  p->norm_eps = fusion.norm_eps;
+  p->glu_rows = fusion.glu ? p->n / 2 : 0;
+}
+
 MatmulProblem ProblemOf(const CudaMatrix& weight) {
   MatmulProblem p;
   p.n = static_cast<int>(weight.n);
@@ -322,11 +352,10 @@ int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms
   return ScratchOf(w.dtype, w.k, params.m, ColumnsFor(params.m), num_sms).total();
 }
 
-CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
-  const CudaMatrix& weight = params.weight;
-  if (params.m == 0 || weight.n == 0) return nullptr;
-  if (CudaStatus failure = CheckWeight(weight, params.m, 1, "matmul")) return failure;
-  MatmulProblem p = ProblemOf(weight);
+namespace {
+
+MatmulProblem ProblemOf(const CudaMatmulParams& params) {
+  MatmulProblem p = ProblemOf(params.weight);
   p.x = params.x;
   p.x_stride = params.x_stride;
   p.x_half = params.x_half;
@@ -335,6 +364,23 @@ CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   p.y_stride = params.y_stride;
   p.bias = params.bias;
   p.accumulate = params.accumulate;
+  SetFusion(params.fusion, &p);
+  return p;
+}
+
+}  // namespace
+
+bool CudaMatmulFuses(const CudaExec& exec, const CudaMatmulParams& params) {
+  return params.m > 0 && CheckWeight(params.weight, params.m, 1, "matmul") == nullptr &&
+         Fuses(exec, params.weight.dtype, ProblemOf(params), 0);
+}
+
+CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
+  const CudaMatrix& weight = params.weight;
+  if (params.m == 0 || weight.n == 0) return nullptr;
+  if (CudaStatus failure = CheckWeight(weight, params.m, 1, "matmul")) return failure;
+  const MatmulProblem p = ProblemOf(params);
+  if (params.fusion.any() && !Fuses(exec, weight.dtype, p, 0)) return NotFused(p, "matmul");
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const bool whole_y = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
   if (!exec.deterministic && params.m > kBlasRows && whole_y && exec.matmul_plans != nullptr) return RunBlas(exec, params, p);
@@ -371,15 +417,10 @@ int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t n
   return ScratchOf(params.weight.dtype, params.weight.k, params.max_pairs, ExpertColumns(params), num_sms).total();
 }
 
-CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params) {
-  const CudaMatrix& weight = params.weight;
-  if (params.max_pairs == 0 || weight.n == 0) return nullptr;
-  if (CudaStatus failure = CheckWeight(weight, params.max_pairs, params.num_experts, "moe_matmul")) return failure;
-  if (params.num_experts <= 0 || params.num_experts > 4096 || params.top_k <= 0 || params.max_pairs % params.top_k != 0) {
-    return CudaFail(CudaFault::kInvalid, "moe_matmul: at most %lld pairs, top %d of %d experts",
-                    static_cast<long long>(params.max_pairs), params.top_k, params.num_experts);
-  }
-  MatmulProblem p = ProblemOf(weight);
+namespace {
+
+MatmulProblem ProblemOf(const CudaMoeMatmulParams& params) {
+  MatmulProblem p = ProblemOf(params.weight);
   p.w = nullptr;
   p.block_scales = nullptr;
   p.x = params.x;
@@ -393,6 +434,32 @@ CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params
   p.expert_begin = params.expert_begin;
   p.expert_data = params.expert_data;
   p.expert_block_scales = params.expert_block_scales;
+  SetFusion(params.fusion, &p);
+  return p;
+}
+
+CudaStatus CheckMoe(const CudaMoeMatmulParams& params) {
+  if (CudaStatus failure = CheckWeight(params.weight, params.max_pairs, params.num_experts, "moe_matmul")) return failure;
+  if (params.num_experts <= 0 || params.num_experts > 4096 || params.top_k <= 0 || params.max_pairs % params.top_k != 0) {
+    return CudaFail(CudaFault::kInvalid, "moe_matmul: at most %lld pairs, top %d of %d experts",
+                    static_cast<long long>(params.max_pairs), params.top_k, params.num_experts);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+bool CudaMoeMatmulFuses(const CudaExec& exec, const CudaMoeMatmulParams& params) {
+  return params.max_pairs > 0 && CheckMoe(params) == nullptr &&
+         Fuses(exec, params.weight.dtype, ProblemOf(params), params.max_pairs);
+}
+
+CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params) {
+  const CudaMatrix& weight = params.weight;
+  if (params.max_pairs == 0 || weight.n == 0) return nullptr;
+  if (CudaStatus failure = CheckMoe(params)) return failure;
+  const MatmulProblem p = ProblemOf(params);
+  if (params.fusion.any() && !Fuses(exec, weight.dtype, p, params.max_pairs)) return NotFused(p, "moe_matmul");
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const int64_t x_rows = params.x_rows != nullptr ? params.max_pairs / params.top_k : params.max_pairs;
   return RunStream(exec, weight.dtype, p, x_rows, params.max_pairs, ExpertColumns(params), "moe_matmul");

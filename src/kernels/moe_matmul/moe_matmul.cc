@@ -19,38 +19,48 @@ std::span<const MatmulGroup> ChosenGroups(const ExecContext& ctx, const MoePairs
   return {groups, count};
 }
 
-void RunOnCuda(const ExecContext& ctx, const MoePairs& pairs, const ExpertMatrices& weights, const float* x, int64_t x_stride,
-               const int32_t* x_rows, float* y, int64_t y_stride) {
-  const CudaMatrix weight = CudaView(weights.experts.front());
-  CudaHalfRows x_half;  // codes of experts are never multiplied by plain F16
-  if (weight.dtype == DType::kF16) {
-    x_half = FindHalf(ctx, weight, x, x_stride, x_rows != nullptr ? pairs.num_tokens : pairs.max_pairs());
+// `x_rows` null: x has a row for each pair.
+CudaMoeMatmulParams OnGpu(const MoeMatmulParams& params, const int32_t* x_rows) {
+  const ExpertMatrices& weights = *params.weights;
+  return {.x = params.x,
+          .x_stride = params.x_stride,
+          .x_rows = x_rows,
+          .expert_begin = params.pairs.expert_begin,
+          .num_experts = weights.num_experts(),
+          .max_pairs = params.pairs.max_pairs(),
+          .top_k = params.pairs.top_k,
+          .weight = CudaView(weights.experts.front()),
+          .expert_data = weights.device_data,
+          .expert_block_scales = weights.device_scales,
+          .y = params.y,
+          .y_stride = params.y_stride,
+          .fusion = params.fusion};
+}
+
+void RunOnCuda(const ExecContext& ctx, const MoeMatmulParams& params, const int32_t* x_rows) {
+  CudaMoeMatmulParams on_gpu = OnGpu(params, x_rows);
+  const MoePairs& pairs = params.pairs;
+  if (on_gpu.weight.dtype == DType::kF16) {  // codes of experts are never multiplied by plain F16
+    on_gpu.x_half = FindHalf(ctx, on_gpu.weight, params.x, params.x_stride, x_rows != nullptr ? pairs.num_tokens : pairs.max_pairs());
   }
-  ctx.cuda->halves.Overwritten(y, pairs.max_pairs(), y_stride, weight.n);
-  RunCudaMatmul(ctx, &CudaBackend::moe_matmul, &CudaBackend::moe_matmul_workspace_bytes,
-                CudaMoeMatmulParams{.x = x,
-                                    .x_stride = x_stride,
-                                    .x_half = x_half,
-                                    .x_rows = x_rows,
-                                    .expert_begin = pairs.expert_begin,
-                                    .num_experts = weights.num_experts(),
-                                    .max_pairs = pairs.max_pairs(),
-                                    .top_k = pairs.top_k,
-                                    .weight = weight,
-                                    .expert_data = weights.device_data,
-                                    .expert_block_scales = weights.device_scales,
-                                    .y = y,
-                                    .y_stride = y_stride});
+  ctx.cuda->halves.Overwritten(params.y, pairs.max_pairs(), params.y_stride, on_gpu.weight.n / (params.fusion.glu ? 2 : 1));
+  RunCudaMatmul(ctx, &CudaBackend::moe_matmul, &CudaBackend::moe_matmul_workspace_bytes, on_gpu);
 }
 
 }  // namespace
 
+bool MoeMatmulFuses(const ExecContext& ctx, const MoeMatmulParams& params) {
+  return OnCuda(ctx) && ctx.cuda->backend != nullptr && params.pairs.num_tokens > 0 &&
+         ctx.cuda->backend->moe_matmul_fuses(ctx.cuda->exec, OnGpu(params, params.pairs.token_rows));
+}
+
 void MoeMatmul(const ExecContext& ctx, const MoeMatmulParams& params) {
   if (params.pairs.num_tokens == 0) return;
   if (OnCuda(ctx)) {
-    RunOnCuda(ctx, params.pairs, *params.weights, params.x, params.x_stride, params.pairs.token_rows, params.y, params.y_stride);
+    RunOnCuda(ctx, params, params.pairs.token_rows);
     return;
   }
+  DCHECK(!params.fusion.any());
   WorkspaceScope scope(ctx.workspace);
   const ExpertMatrices& weights = *params.weights;
   const auto groups = ChosenGroups(ctx, params.pairs, weights.num_experts(), [&](int32_t e, int64_t begin, int64_t m) {
@@ -72,7 +82,8 @@ void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params) {
   const MoePairs& pairs = params.pairs;
   if (OnCuda(ctx)) {
     float* products = ctx.workspace->Take<float>(pairs.max_pairs() * weights.n());
-    RunOnCuda(ctx, pairs, weights, params.x, params.x_stride, nullptr, products, weights.n());
+    RunOnCuda(ctx, {.pairs = pairs, .x = params.x, .x_stride = params.x_stride, .weights = &weights, .y = products,
+                    .y_stride = weights.n()}, nullptr);
     ctx.cuda->halves.Overwritten(params.residual, pairs.num_tokens, params.residual_stride, weights.n());
     RunCudaTold(ctx, &CudaBackend::moe_combine,
                 CudaMoeCombineParams{.y = products,

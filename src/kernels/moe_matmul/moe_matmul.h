@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/exec_context.h"
+#include "kernels/matmul/cuda_fusion.h"
 #include "kernels/matmul/packed_matrix.h"
 
 namespace cachalot {
@@ -39,8 +40,11 @@ struct MoeMatmulParams {
   const ExpertMatrices* weights = nullptr;
   float* y = nullptr;  // [max_pairs, n]
   int64_t y_stride = 0;
+  CudaFusion fusion = {};  // only where MoeMatmulFuses
 };
 void MoeMatmul(const ExecContext& ctx, const MoeMatmulParams& params);
+// Whether the call, with its fusion, is one launch; never on the CPU.
+bool MoeMatmulFuses(const ExecContext& ctx, const MoeMatmulParams& params);
 
 // residual[token] += the sum over its pairs, in rising expert order, of weight · (x[pair] · W_expertᵀ)
 struct MoeReduceParams {

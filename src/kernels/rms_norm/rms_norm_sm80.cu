@@ -5,26 +5,15 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
+#include "device/cuda/norm_sum.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace cachalot {
 namespace {
 
-constexpr int kBlockThreads = 256;
+constexpr int kBlockThreads = kNormWarps * 32;
 constexpr int kMaxVectors = 8;  // block: rows of up to 8192 values stay in registers
-
-__device__ __forceinline__ float InverseRms(float sum, int64_t dim, float eps) {
-  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, static_cast<float>(dim)) + eps));
-}
-
-__device__ __forceinline__ float SquareSum(float4 v) {
-  return (v.x * v.x + v.y * v.y) + (v.z * v.z + v.w * v.w);
-}
-
-__device__ __forceinline__ float4 Scaled(float4 v, float inverse, float4 w) {
-  return {v.x * inverse * w.x, v.y * inverse * w.y, v.z * inverse * w.z, v.w * inverse * w.w};
-}
 
 struct RowPointers {
   const float* x;
@@ -71,7 +60,7 @@ __global__ void VectorKernel(RmsNormParams p, int64_t num_rows) {
   const float inverse = InverseRms(sum, p.dim, p.eps);
   auto* half = reinterpret_cast<uint2*>(HalfRow(p, row));
   const auto write = [&](int at, float4 value) {
-    const float4 scaled = Scaled(value, inverse, weight[at]);
+    const float4 scaled = ScaledByNorm(value, inverse, weight[at]);
     y[at] = scaled;
     if (half != nullptr) half[at] = ClampedHalf4(scaled);
   };
@@ -116,7 +105,7 @@ CudaStatus CudaRmsNorm(const CudaExec& exec, const RmsNormParams& params) {
   const auto grid = static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock);
   if (!Aligned(params)) {
     GenericKernel<<<grid, kBlockThreads, 0, stream>>>(params, rows);
-  } else if (params.dim <= 512) {
+  } else if (params.dim < kNormLeastDim) {
     LaunchOverlapped<LaunchRole::kNorm>(&VectorKernel<32>, grid, kBlockThreads, 0, exec.stream, params, rows);
   } else {
     LaunchOverlapped<LaunchRole::kNorm>(&VectorKernel<kBlockThreads>, rows, kBlockThreads, 0, exec.stream, params, rows);

@@ -70,7 +70,7 @@ struct SampleScratch {
 // f(i, logit, present) for the row's tokens, every lane of a warp at a time; several loads are under way.
 template <typename F>
 __device__ __forceinline__ void ForTokens(const float* logits, int32_t vocab, const F& f) {
-  constexpr int kBatch = 8;
+  constexpr int kBatch = 16;
   for (int32_t base = static_cast<int32_t>(threadIdx.x); base - static_cast<int32_t>(threadIdx.x) < vocab;
        base += kBatch * kSampleThreads) {
     float logit[kBatch];

@@ -3,16 +3,13 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
+#include "device/cuda/swiglu_value.cuh"
 #include "kernels/swiglu/swiglu.h"
 
 namespace cachalot {
 namespace {
 
 constexpr int kThreads = 256;
-
-__device__ __forceinline__ float SwiGluOf(float gate, float up) {
-  return __fdiv_rn(gate, 1.0f + expf(-gate)) * up;
-}
 
 __device__ __forceinline__ uint16_t* HalfRow(const SwiGluParams& p, int64_t row) {
   return static_cast<uint16_t*>(p.y_half.data) + row * p.y_half.stride;
@@ -25,7 +22,7 @@ __global__ void VectorKernel(SwiGluParams p, int64_t vectors) {
     const int64_t row = i / (p.dim / 4), at = i % (p.dim / 4);
     const float4 gate = reinterpret_cast<const float4*>(p.gate + row * p.x_stride)[at];
     const float4 up = reinterpret_cast<const float4*>(p.up + row * p.x_stride)[at];
-    const float4 y = {SwiGluOf(gate.x, up.x), SwiGluOf(gate.y, up.y), SwiGluOf(gate.z, up.z), SwiGluOf(gate.w, up.w)};
+    const float4 y = {SwiGluValue(gate.x, up.x), SwiGluValue(gate.y, up.y), SwiGluValue(gate.z, up.z), SwiGluValue(gate.w, up.w)};
     reinterpret_cast<float4*>(p.y + row * p.y_stride)[at] = y;
     if (p.y_half.data != nullptr) reinterpret_cast<uint2*>(HalfRow(p, row))[at] = ClampedHalf4(y);
   }
@@ -34,7 +31,7 @@ __global__ void VectorKernel(SwiGluParams p, int64_t vectors) {
 __global__ void GenericKernel(SwiGluParams p, int64_t values) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < values; i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / p.dim, at = i % p.dim;
-    const float y = SwiGluOf(p.gate[row * p.x_stride + at], p.up[row * p.x_stride + at]);
+    const float y = SwiGluValue(p.gate[row * p.x_stride + at], p.up[row * p.x_stride + at]);
     p.y[row * p.y_stride + at] = y;
     if (p.y_half.data != nullptr) HalfRow(p, row)[at] = ClampedHalf(y);
   }

@@ -16,15 +16,24 @@ Result<FfnLayer> FfnLayer::Build(WeightReader* reader, const Roles& roles, int32
   return out;
 }
 
-void FfnLayer::Run(const ExecContext& exec, int64_t num_tokens, const float* x, float* residual) const {
-  const int64_t hidden = gate_up_.k();
-  const int64_t intermediate = down_.k();
+void FfnLayer::Run(const ExecContext& exec, NormedInput* input, float* residual) const {
   WorkspaceScope scope(exec.workspace);
-  float* gate_up = exec.workspace->Take<float>(num_tokens * 2 * intermediate);
-  gate_up_.Run(exec, x, hidden, num_tokens, gate_up, 2 * intermediate);
-  SwiGlu(exec, {.gate = gate_up, .up = gate_up + intermediate, .x_stride = 2 * intermediate, .m = num_tokens,
+  const Activated activated = Up(exec, input);
+  Down(exec, input->num_rows(), activated, residual);
+}
+
+FfnLayer::Activated FfnLayer::Up(const ExecContext& exec, NormedInput* input) const {
+  const int64_t intermediate = down_.k(), num_rows = input->num_rows();
+  float* gate_up = exec.workspace->Take<float>(num_rows * 2 * intermediate);
+  if (gate_up_.RunGlu(exec, input, gate_up, intermediate)) return {gate_up, intermediate};
+  gate_up_.Run(exec, input, gate_up, 2 * intermediate);
+  SwiGlu(exec, {.gate = gate_up, .up = gate_up + intermediate, .x_stride = 2 * intermediate, .m = num_rows,
                 .dim = intermediate, .y = gate_up, .y_stride = 2 * intermediate});
-  down_.Run(exec, gate_up, 2 * intermediate, num_tokens, residual, hidden, /*accumulate=*/true);
+  return {gate_up, 2 * intermediate};
+}
+
+void FfnLayer::Down(const ExecContext& exec, int64_t num_rows, const Activated& activated, float* residual) const {
+  down_.Run(exec, activated.rows, activated.stride, num_rows, residual, gate_up_.k(), /*accumulate=*/true);
 }
 
 int64_t FfnLayer::WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens, int num_threads) {

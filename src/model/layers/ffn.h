@@ -16,8 +16,17 @@ class FfnLayer {
   };
   static Result<FfnLayer> Build(WeightReader* reader, const Roles& roles, int32_t layer, int64_t hidden, int64_t intermediate);
 
-  // residual [num_tokens, hidden] += ffn(x)
-  void Run(const ExecContext& exec, int64_t num_tokens, const float* x, float* residual) const;
+  // residual [rows, hidden] += ffn(input)
+  void Run(const ExecContext& exec, NormedInput* input, float* residual) const;
+
+  // The same in two parts, for who has something to do in between: the second one alone changes the residual stream. What the
+  // first one returns lies in the workspace, in the caller's scope.
+  struct Activated {
+    const float* rows;  // [rows, intermediate]
+    int64_t stride;
+  };
+  Activated Up(const ExecContext& exec, NormedInput* input) const;
+  void Down(const ExecContext& exec, int64_t num_rows, const Activated& activated, float* residual) const;
 
   int64_t weight_bytes() const { return gate_up_.weight_bytes() + down_.weight_bytes(); }
   static int64_t WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens, int num_threads);

@@ -26,7 +26,7 @@ Result<GqaLayer> GqaLayer::Build(WeightReader* reader, const ModelSpec& spec, in
   return out;
 }
 
-void GqaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, const float* x,
+void GqaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, NormedInput* input,
                    float* residual) const {
   const AttentionSpec& attention = spec.attention;
   const int64_t dim = attention.head_dim;
@@ -40,7 +40,7 @@ void GqaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
   float* k = qkv + q_width;
   float* v = k + kv_width;
 
-  qkv_.Run(fwd.exec, x, spec.hidden_size, fwd.num_tokens, qkv, width);
+  qkv_.Run(fwd.exec, input, qkv, width);
   const auto head_norm = [&](float* heads, int64_t num_heads, const FloatArray& weight) {
     RmsNorm(fwd.exec, {.x = heads,
                        .token_stride_x = width,

@@ -13,8 +13,8 @@ class GqaLayer {
  public:
   static Result<GqaLayer> Build(WeightReader* reader, const ModelSpec& spec, int32_t layer);
 
-  // residual [num_tokens, hidden] += attention(x); x is the normalised input, same shape.
-  void Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, const float* x,
+  // residual [num_tokens, hidden] += attention(input)
+  void Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, NormedInput* input,
            float* residual) const;
 
   int64_t weight_bytes() const { return qkv_.weight_bytes() + o_.weight_bytes(); }

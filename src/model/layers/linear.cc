@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace cachalot {
+namespace {
+
+MatmulParams With(MatmulParams params, const float* x, const CudaFusion& fusion) {
+  params.x = x;
+  params.fusion = fusion;
+  return params;
+}
+
+}  // namespace
 
 Result<Linear> Linear::Build(WeightReader* reader, std::span<const RowsOf> parts, std::span<const WeightRef> biases,
                              int64_t k) {
@@ -41,6 +50,30 @@ void Linear::Run(const ExecContext& ctx, const float* x, int64_t x_stride, int64
                  .accumulate = accumulate});
     begin += matrix.n;
   }
+}
+
+void Linear::Run(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const {
+  int64_t begin = 0;
+  for (const PackedMatrix& matrix : matrices_) {
+    MatmulParams params = {.x_stride = input->dim(),
+                           .m = input->num_rows(),
+                           .weight = &matrix,
+                           .bias = bias_.empty() ? nullptr : bias_.data() + begin,
+                           .y = y + begin,
+                           .y_stride = y_stride};
+    input->Give(ctx, {}, [&](const float* x, const CudaFusion& fusion) { return MatmulFuses(ctx, With(params, x, fusion)); },
+                [&](const float* x, const CudaFusion& fusion) { Matmul(ctx, With(params, x, fusion)); });
+    begin += matrix.n;
+  }
+}
+
+bool Linear::RunGlu(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const {
+  if (matrices_.size() != 1 || !bias_.empty() || !OnCuda(ctx)) return false;
+  const MatmulParams params = {.x_stride = input->dim(), .m = input->num_rows(), .weight = &matrices_[0], .y = y, .y_stride = y_stride};
+  const auto fuses = [&](const float* x, const CudaFusion& fusion) { return MatmulFuses(ctx, With(params, x, fusion)); };
+  if (!fuses(input->raw(), {.glu = true})) return false;  // where the rows lie changes nothing
+  input->Give(ctx, {.glu = true}, fuses, [&](const float* x, const CudaFusion& fusion) { Matmul(ctx, With(params, x, fusion)); });
+  return true;
 }
 
 }  // namespace cachalot

@@ -7,6 +7,7 @@
 
 #include "device/exec_context.h"
 #include "kernels/matmul/matmul.h"
+#include "model/layers/normed_input.h"
 #include "model/weight_reader.h"
 
 namespace cachalot {
@@ -19,6 +20,11 @@ class Linear {
   // x [m, k] → y [m, n]; accumulate adds to y.
   void Run(const ExecContext& ctx, const float* x, int64_t x_stride, int64_t m, float* y, int64_t y_stride,
            bool accumulate = false) const;
+
+  // The same of a layer's input.
+  void Run(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const;
+  // y [m, n / 2] = SwiGLU of the two halves of the product, where that is one launch; else false, and nothing has been done.
+  bool RunGlu(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const;
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }

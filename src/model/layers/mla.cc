@@ -119,7 +119,7 @@ Status MlaLayer::BuildKvB(WeightReader* reader, const ModelSpec& spec, int32_t l
   return Status::Ok();
 }
 
-void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, const float* x,
+void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, NormedInput* input,
                    float* residual) const {
   const AttentionSpec& a = spec.attention;
   const ExecContext& exec = fwd.exec;
@@ -131,7 +131,7 @@ void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
   WorkspaceScope scope(exec.workspace);
   float* in = exec.workspace->Take<float>(tokens * in_width);
   float* out = exec.workspace->Take<float>(tokens * out_width);
-  in_.Run(exec, x, spec.hidden_size, tokens, in, in_width);
+  in_.Run(exec, input, in, in_width);
 
   const auto norm = [&](float* rows, int64_t dim, const FloatArray& weight) {
     RmsNorm(exec, {.x = rows, .token_stride_x = in_width, .num_tokens = tokens, .dim = dim, .weight = weight.data(),

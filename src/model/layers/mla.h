@@ -28,8 +28,8 @@ class MlaLayer {
  public:
   static Result<MlaLayer> Build(WeightReader* reader, const ModelSpec& spec, int32_t layer);
 
-  // residual [num_tokens, hidden] += attention(x); x is the normalised input, same shape.
-  void Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, const float* x,
+  // residual [num_tokens, hidden] += attention(input)
+  void Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t window, const PagedKv& kv, NormedInput* input,
            float* residual) const;
 
   int64_t weight_bytes() const {  // of the absorbed form

@@ -1,9 +1,10 @@
 #include "model/layers/moe.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/matmul/matmul.h"
-#include "kernels/moe_route/moe_route.h"
+#include "kernels/moe_route/moe_gate.h"
 #include "kernels/swiglu/swiglu.h"
 
 namespace cachalot {
@@ -37,10 +38,10 @@ Result<MoeLayer> MoeLayer::Build(WeightReader* reader, const ModelSpec& spec, in
   return out;
 }
 
-void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_tokens, const float* x, float* residual,
+void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* input, float* residual,
                    int32_t* expert_counts) const {
   const MoeSpec& moe = spec.moe;
-  const int64_t hidden = spec.hidden_size;
+  const int64_t hidden = spec.hidden_size, num_tokens = input->num_rows();
   const int64_t pairs = num_tokens * moe.top_k;
   WorkspaceScope scope(exec.workspace);
   Workspace& ws = *exec.workspace;
@@ -53,30 +54,35 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_t
   auto* gate_up = ws.Take<float>(pairs * 2 * moe.intermediate);
   auto* token_pairs = ws.Take<int32_t>(pairs);
 
-  Matmul(exec, {.x = x, .x_stride = hidden, .m = num_tokens, .weight = &router_, .y = logits, .y_stride = moe.num_experts});
-  MoeRoute(exec, {.logits = logits,
-                  .num_tokens = num_tokens,
-                  .num_experts = moe.num_experts,
-                  .top_k = moe.top_k,
-                  .score = moe.score,
-                  .choice_bias = choice_bias_.empty() ? nullptr : choice_bias_.data(),
-                  .group_score = moe.group_score,
-                  .num_groups = moe.num_groups,
-                  .top_k_groups = moe.top_k_groups,
-                  .normalize = moe.normalize,
-                  .scaling = moe.scaling,
-                  .expert_ids = expert_ids,
-                  .weights = weights});
-  MoeSort(exec, {.expert_ids = expert_ids,
-                 .weights = weights,
-                 .num_tokens = num_tokens,
-                 .top_k = moe.top_k,
-                 .num_experts = moe.num_experts,
-                 .expert_begin = expert_begin,
-                 .token_rows = token_rows,
-                 .pair_weights = pair_weights,
-                 .expert_counts = expert_counts,
-                 .token_pairs = token_pairs});
+  MoeGateParams gate = {.x_stride = hidden, .router = &router_, .logits = logits};
+  gate.route = {.num_tokens = num_tokens,
+                .num_experts = moe.num_experts,
+                .top_k = moe.top_k,
+                .score = moe.score,
+                .choice_bias = choice_bias_.empty() ? nullptr : choice_bias_.data(),
+                .group_score = moe.group_score,
+                .num_groups = moe.num_groups,
+                .top_k_groups = moe.top_k_groups,
+                .normalize = moe.normalize,
+                .scaling = moe.scaling,
+                .expert_ids = expert_ids,
+                .weights = weights};
+  gate.sort = {.expert_ids = expert_ids,
+               .weights = weights,
+               .num_tokens = num_tokens,
+               .top_k = moe.top_k,
+               .num_experts = moe.num_experts,
+               .expert_begin = expert_begin,
+               .token_rows = token_rows,
+               .pair_weights = pair_weights,
+               .expert_counts = expert_counts,
+               .token_pairs = token_pairs};
+  const auto gate_of = [&](const float* x, const CudaFusion& norm) {
+    gate.x = x, gate.norm = norm;
+    return gate;
+  };
+  input->Give(exec, {}, [&](const float* x, const CudaFusion& norm) { return MoeGateFuses(exec, gate_of(x, norm)); },
+              [&](const float* x, const CudaFusion& norm) { MoeGate(exec, gate_of(x, norm)); });
 
   const int64_t width = 2 * moe.intermediate;
   const MoePairs sorted = {.expert_begin = expert_begin,
@@ -85,12 +91,30 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_t
                            .token_pairs = token_pairs,
                            .num_tokens = num_tokens,
                            .top_k = moe.top_k};
-  MoeMatmul(exec, {.pairs = sorted, .x = x, .x_stride = hidden, .weights = &gate_up_, .y = gate_up, .y_stride = width});
-  SwiGlu(exec, {.gate = gate_up, .up = gate_up + moe.intermediate, .x_stride = width, .m = pairs, .dim = moe.intermediate,
-                .y = gate_up, .y_stride = width});
-  MoeReduce(exec, {.pairs = sorted, .x = gate_up, .x_stride = width, .weights = &down_, .residual = residual,
+  MoeMatmulParams up = {.pairs = sorted, .x = input->raw(), .x_stride = hidden, .weights = &gate_up_, .y = gate_up,
+                        .y_stride = moe.intermediate, .fusion = {.glu = true}};
+  const auto up_of = [&](const float* x, const CudaFusion& fusion) {
+    up.x = x, up.fusion = fusion;
+    return up;
+  };
+  const auto fuses = [&](const float* x, const CudaFusion& fusion) { return MoeMatmulFuses(exec, up_of(x, fusion)); };
+  const bool glu = fuses(input->raw(), {.glu = true});
+  if (!glu) up.y_stride = width;
+  input->Give(exec, {.glu = glu}, fuses, [&](const float* x, const CudaFusion& fusion) { MoeMatmul(exec, up_of(x, fusion)); });
+  if (!glu) {
+    SwiGlu(exec, {.gate = gate_up, .up = gate_up + moe.intermediate, .x_stride = width, .m = pairs, .dim = moe.intermediate,
+                  .y = gate_up, .y_stride = width});
+  }
+  // Few rows may be read as they lie in the residual stream: before it is changed.
+  std::optional<FfnLayer::Activated> shared;
+  if (shared_ && input->IsFew(exec)) shared = shared_->Up(exec, input);
+  MoeReduce(exec, {.pairs = sorted, .x = gate_up, .x_stride = up.y_stride, .weights = &down_, .residual = residual,
                    .residual_stride = hidden});
-  if (shared_) shared_->Run(exec, num_tokens, x, residual);
+  if (shared) {
+    shared_->Down(exec, num_tokens, *shared, residual);
+  } else if (shared_) {
+    shared_->Run(exec, input, residual);
+  }
 }
 
 int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads) {

@@ -14,10 +14,9 @@ class MoeLayer {
  public:
   static Result<MoeLayer> Build(WeightReader* reader, const ModelSpec& spec, int32_t layer);
 
-  // residual [num_tokens, hidden] += moe(x). expert_counts [num_experts], or null: tokens sent to each are added to it
+  // residual [rows, hidden] += moe(input). expert_counts [num_experts], or null: tokens sent to each are added to it
   // (where the layer lives: host or device memory).
-  void Run(const ExecContext& exec, const ModelSpec& spec, int64_t num_tokens, const float* x, float* residual,
-           int32_t* expert_counts) const;
+  void Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* input, float* residual, int32_t* expert_counts) const;
 
   int64_t weight_bytes() const { return router_.data_bytes + (shared_ ? shared_->weight_bytes() : 0); }
   int64_t expert_bytes() const { return gate_up_.experts.front().data_bytes + down_.experts.front().data_bytes; }

@@ -1,0 +1,32 @@
+// The arithmetic of RmsNorm for rows of more than kNormLeastDim values, so that who normalises on the way gets the same bits: the
+// squares are summed by kNormWarps warps, each its float4s, and the warps' sums by another.
+#pragma once
+
+#include "device/cuda/warp.cuh"
+
+namespace cachalot {
+
+inline constexpr int kNormWarps = 8;
+inline constexpr int kNormLeastDim = 513;  // shorter rows: a warp alone
+
+__device__ __forceinline__ float InverseRms(float sum, int64_t dim, float eps) {
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(sum, static_cast<float>(dim)) + eps));
+}
+
+__device__ __forceinline__ float SquareSum(float4 v) {
+  return __fadd_rn(__fmaf_rn(v.x, v.x, __fmul_rn(v.y, v.y)), __fmaf_rn(v.z, v.z, __fmul_rn(v.w, v.w)));
+}
+
+__device__ __forceinline__ float4 ScaledByNorm(float4 v, float inverse, float4 w) {
+  return {v.x * inverse * w.x, v.y * inverse * w.y, v.z * inverse * w.z, v.w * inverse * w.w};
+}
+
+// The part of thread `t` < 32 * kNormWarps and its warp: the whole warp calls it.
+__device__ __forceinline__ float NormWarpSum(const float4* x, int vectors, int t) {
+  float sum = 0;
+#pragma unroll 4
+  for (int at = t; at < vectors; at += kNormWarps * 32) sum += SquareSum(x[at]);
+  return WarpSum(sum);
+}
+
+}  // namespace cachalot

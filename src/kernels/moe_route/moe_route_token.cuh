@@ -1,0 +1,126 @@
+// The routing of one token by one warp, its scores in shared memory. The choice is top_k scans for the best that is left; a choice
+// score becomes a NaN once it is taken or may not be.
+#pragma once
+
+#include <math_constants.h>
+
+#include "device/cuda/warp.cuh"
+#include "kernels/moe_route/moe_route.h"
+
+namespace cachalot {
+namespace {
+
+inline constexpr int kRouteMaxShared = 48 << 10;
+
+// Of a warp.
+inline int64_t RouteFloats(const MoeRouteParams& p) {
+  return 2 * int64_t{p.num_experts} + (p.group_score != MoeGroupScore::kNone ? p.num_groups : 0);
+}
+inline bool IsRoutable(const MoeRouteParams& p) {
+  const bool grouped = p.group_score != MoeGroupScore::kNone;
+  return p.num_experts > 0 && p.top_k > 0 && p.top_k <= p.num_experts &&
+         (!grouped || (p.num_groups > 0 && p.num_experts % p.num_groups == 0 && p.top_k_groups > 0 &&
+                       p.top_k_groups <= p.num_groups && p.top_k <= p.top_k_groups * (p.num_experts / p.num_groups)));
+}
+
+// Orders values first (falling), then indices (rising); 0 is less than any value.
+__device__ __forceinline__ unsigned long long KeyOf(float value, int index) {
+  if (isnan(value)) return 0;
+  const uint32_t bits = __float_as_uint(value == 0.0f ? 0.0f : value);  // -0 equals 0
+  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  return static_cast<unsigned long long>(ordered) << 32 | static_cast<uint32_t>(~index);
+}
+
+// Index of the best of values [count] that is not a NaN; -1 if there is none. The whole warp gets it.
+__device__ int WarpBest(const float* values, int count) {
+  unsigned long long best = 0;
+  for (int i = threadIdx.x % 32; i < count; i += 32) best = max(best, KeyOf(values[i], i));
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, offset));
+  return best == 0 ? -1 : static_cast<int>(~static_cast<uint32_t>(best));
+}
+
+__device__ void Score(const MoeRouteParams& p, const float* logits, float* scores) {
+  const int lane = threadIdx.x % 32;
+  if (p.score == MoeScore::kSigmoid) {
+    for (int i = lane; i < p.num_experts; i += 32) scores[i] = __fdiv_rn(1.0f, 1.0f + expf(-__ldcg(logits + i)));
+    return;
+  }
+  float largest = -CUDART_INF_F;
+  for (int i = lane; i < p.num_experts; i += 32) largest = fmaxf(largest, __ldcg(logits + i));
+  largest = WarpMax(largest);
+  double sum = 0;
+  for (int i = lane; i < p.num_experts; i += 32) {
+    scores[i] = expf(__ldcg(logits + i) - largest);
+    sum += scores[i];
+  }
+  const auto total = static_cast<float>(WarpSum(sum));
+  for (int i = lane; i < p.num_experts; i += 32) scores[i] = __fdiv_rn(scores[i], total);
+}
+
+// Leaves only the experts of the best groups to choose from. `groups` [num_groups] is scratch.
+__device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* groups) {
+  const int lane = threadIdx.x % 32, size = p.num_experts / p.num_groups;
+  for (int g = lane; g < p.num_groups; g += 32) {
+    float first = -CUDART_INF_F, second = -CUDART_INF_F;
+    for (int i = 0; i < size; ++i) {
+      const float value = choice[g * size + i];
+      if (value > first) {
+        second = first;
+        first = value;
+      } else if (value > second) {
+        second = value;
+      }
+    }
+    groups[g] = p.group_score == MoeGroupScore::kMax || size < 2 ? first : first + second;
+  }
+  __syncwarp();
+  for (int i = 0; i < p.top_k_groups; ++i) {
+    const int best = WarpBest(groups, p.num_groups);
+    __syncwarp();
+    if (lane == 0 && best >= 0) groups[best] = CUDART_NAN_F;  // a NaN: chosen
+    __syncwarp();
+  }
+  for (int i = lane; i < p.num_experts; i += 32) {
+    if (!isnan(groups[i / size])) choice[i] = CUDART_NAN_F;
+  }
+  __syncwarp();
+}
+
+// The whole warp: the experts of one token and their weights. `scores` [2 * num_experts + num_groups] is scratch.
+__device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores) {
+  const int lane = threadIdx.x % 32;
+  float* choice = scores + p.num_experts;
+  float* groups = choice + p.num_experts;
+  Score(p, p.logits + token * p.num_experts, scores);
+  for (int i = lane; i < p.num_experts; i += 32) {  // each lane reads what it wrote itself
+    const float value = scores[i] + (p.choice_bias != nullptr ? p.choice_bias[i] : 0.0f);
+    choice[i] = isnan(value) ? -CUDART_INF_F : value;
+  }
+  __syncwarp();
+  if (p.group_score != MoeGroupScore::kNone) KeepBestGroups(p, choice, groups);
+
+  int32_t* ids = p.expert_ids + token * p.top_k;
+  float* weights = p.weights + token * p.top_k;
+  double sum = 0;
+  for (int k = 0; k < p.top_k; ++k) {
+    const int best = WarpBest(choice, p.num_experts);
+    __syncwarp();
+    if (lane == 0) {
+      choice[best] = CUDART_NAN_F;
+      ids[k] = best;
+      weights[k] = scores[best];
+    }
+    sum += scores[best];
+    __syncwarp();
+  }
+  if (lane != 0) return;
+  if (p.score == MoeScore::kSigmoid) sum += 1e-20;
+  for (int k = 0; k < p.top_k; ++k) {
+    const float weight = p.normalize ? static_cast<float>(weights[k] / sum) : weights[k];
+    weights[k] = __fmul_rn(weight, p.scaling);
+  }
+}
+
+}  // namespace
+}  // namespace cachalot

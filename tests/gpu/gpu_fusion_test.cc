@@ -1,0 +1,224 @@
+// What decode kernels do beside their own work: bit for bit what the ops leave one after the other.
+#include "gpu_matmul_testing.h"
+#include "kernels/rms_norm/rms_norm.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace cachalot {
+namespace {
+
+class GpuFusion : public GpuTest {};
+
+const CudaBackend& Backend() { return *Gpu::Get().backend; }
+int NumSms() { return Gpu::Get().info.num_sms; }
+
+struct Fused {
+  bool norm, glu;
+};
+constexpr Fused kFusions[] = {{true, false}, {false, true}, {true, true}};
+
+std::vector<float> NormWeight(int64_t k) {
+  TestRng rng(71);
+  return rng.NormalVector(k);
+}
+
+void Norm(const GpuArray<float>& x, int64_t rows, int64_t dim, const GpuArray<float>& weight, const GpuArray<float>& y) {
+  GPU_OK(Backend().rms_norm(Gpu::Get().Exec(), {.x = x.data(), .token_stride_x = dim, .num_tokens = rows, .dim = dim,
+                                                .weight = weight.data(), .eps = 1e-5f, .y = y.data(), .token_stride_y = dim}));
+}
+void Glu(const GpuArray<float>& products, int64_t rows, int64_t gates, const GpuArray<float>& y) {
+  GPU_OK(Backend().swiglu(Gpu::Get().Exec(), {.gate = products.data(), .up = products.data() + gates, .x_stride = 2 * gates, .m = rows,
+                                              .dim = gates, .y = y.data(), .y_stride = gates}));
+}
+
+void CheckDense(const GpuWeight& weight, int64_t m) {
+  const int64_t n = weight.view().n, k = weight.view().k;
+  TestRng rng(static_cast<uint64_t>(m));
+  const GpuArray<float> x(rng.NormalVector(m * k)), normed(m * k), norm_weight(NormWeight(k)), products(m * n), y(m * n / 2);
+  Norm(x, m, k, norm_weight, normed);
+  CudaMatmulParams params = {.x_stride = k, .m = m, .weight = weight.view()};
+  const MatmulScratch scratch(Backend().matmul_workspace_bytes(params, NumSms()));
+  const CudaExec exec = scratch.Exec(kMatmulModes[0]);
+  for (const Fused& fused : kFusions) {
+    SCOPED_TRACE(fmt::format("{} m {} n {} k {}{}{}", DTypeName(weight.view().dtype), m, n, k, fused.norm ? " norm" : "", fused.glu ? " glu" : ""));
+    params.x = fused.norm ? normed.data() : x.data();
+    params.y = products.data();
+    params.y_stride = n;
+    params.fusion = {};
+    GPU_OK(Backend().matmul(exec, params));
+    if (fused.glu) Glu(products, m, n / 2, y);
+    const std::vector<float> want = fused.glu ? y.Read() : products.Read();
+    GpuArray<float> out(static_cast<int64_t>(want.size()));
+    params.x = x.data();
+    params.y = out.data();
+    params.y_stride = fused.glu ? n / 2 : n;
+    params.fusion = {.norm_weight = fused.norm ? norm_weight.data() : nullptr, .norm_eps = 1e-5f, .glu = fused.glu};
+    ASSERT_TRUE(Backend().matmul_fuses(exec, params));
+    GPU_OK(Backend().matmul(exec, params));
+    EXPECT_EQ(FirstBitDifference(out.Read(), want), "");
+    EXPECT_TRUE(out.Intact());
+  }
+  EXPECT_TRUE(scratch.Intact() && x.Intact());
+}
+
+TEST_F(GpuFusion, MatmulsOfEveryFormat) {
+  // Gates: fewer than a tile, odd, more than the blocks have room for in one pass.
+  const std::pair<int64_t, int64_t> shapes[] = {{2, 768}, {34, 2048}, {1410, 1024}, {5632, 2048}, {9000, 768}, {96, 7168}};
+  for (const DType dtype : kCudaMatmulTypes) {
+    if (dtype == DType::kF32) continue;
+    for (const auto& [n, k] : shapes) {
+      const GpuWeight weight(BigWeight(dtype, n, k, 72));
+      for (const int64_t m : {1, 2, 3, 4}) {
+        CheckDense(weight, m);
+        if (HasFatalFailure()) return;
+      }
+      EXPECT_TRUE(weight.Intact());
+    }
+  }
+}
+
+TEST_F(GpuFusion, Fp8WithScalesOfEachRow) {
+  const GpuWeight weight(BigWeight(DType::kFP8E4M3, 600, 1536, 73), true);
+  for (const int64_t m : {1, 4}) CheckDense(weight, m);
+}
+
+TEST_F(GpuFusion, ExpertsOfEveryFormat) {
+  constexpr int64_t kGates = 353, kK = 1024, kTokens = 3;
+  constexpr int32_t kExperts = 7, kTopK = 4;
+  // Pairs of tokens 0, 1, 2 by expert, none of the experts 1 and 5, and two pairs left out.
+  const std::vector<int32_t> begin = {0, 2, 2, 5, 6, 9, 9, 10};
+  const std::vector<int32_t> rows = {0, 2, 0, 1, 2, 1, 0, 1, 2, 0, -1, -1};
+  constexpr int64_t kPairs = kTokens * kTopK;
+  for (const DType dtype : kCudaMatmulTypes) {
+    if (dtype == DType::kF32) continue;
+    SCOPED_TRACE(DTypeName(dtype));
+    std::vector<std::unique_ptr<GpuWeight>> weights;
+    std::vector<const std::byte*> data;
+    std::vector<const float*> scales;
+    for (int32_t e = 0; e < kExperts; ++e) {
+      weights.push_back(std::make_unique<GpuWeight>(BigWeight(dtype, 2 * kGates, kK, 80 + static_cast<uint64_t>(e))));
+      data.push_back(weights.back()->view().data);
+      scales.push_back(weights.back()->view().block_scales);
+    }
+    const int64_t k = weights[0]->view().k;
+    TestRng rng(74);
+    const GpuArray<float> x(rng.NormalVector(kTokens * k)), normed(kTokens * k), norm_weight(NormWeight(k));
+    GpuArray<float> products(kPairs * 2 * kGates), y(kPairs * kGates), out(kPairs * kGates);
+    const GpuArray<int32_t> gpu_begin(begin), gpu_rows(rows);
+    const GpuArray<const std::byte*> gpu_data(data);
+    const GpuArray<const float*> gpu_scales(scales);
+    Norm(x, kTokens, k, norm_weight, normed);
+    CudaMatrix shape = weights[0]->view();
+    shape.data = nullptr;
+    CudaMoeMatmulParams params = {.x = normed.data(), .x_stride = k, .x_rows = gpu_rows.data(), .expert_begin = gpu_begin.data(),
+                                  .num_experts = kExperts, .max_pairs = kPairs, .top_k = kTopK, .weight = shape, .expert_data = gpu_data.data(),
+                                  .expert_block_scales = dtype == DType::kFP8E4M3 ? gpu_scales.data() : nullptr, .y = products.data(),
+                                  .y_stride = 2 * kGates};
+    const MatmulScratch scratch(Backend().moe_matmul_workspace_bytes(params, NumSms()));
+    const CudaExec exec = scratch.Exec(kMatmulModes[0]);
+    GPU_OK(Backend().moe_matmul(exec, params));
+    Glu(products, 10, kGates, y);
+    const std::vector<float> want = y.Read();
+    for (const bool norm : {false, true}) {
+      params.x = norm ? x.data() : normed.data();
+      params.y = out.data();
+      params.y_stride = kGates;
+      params.fusion = {.norm_weight = norm ? norm_weight.data() : nullptr, .norm_eps = 1e-5f, .glu = true};
+      ASSERT_TRUE(Backend().moe_matmul_fuses(exec, params));
+      out.Poison();
+      GPU_OK(Backend().moe_matmul(exec, params));
+      EXPECT_EQ(FirstBitDifference(out.Read(), want), "") << (norm ? "norm" : "");  // poison behind the pairs in both
+    }
+    EXPECT_TRUE(out.Intact() && scratch.Intact());
+  }
+}
+
+TEST_F(GpuFusion, OnlyWhatTheDecodeKernelTakes) {
+  const GpuWeight weight(BigWeight(DType::kF16, 64, 1024, 75)), f32(BigWeight(DType::kF32, 64, 1024, 76)), narrow(BigWeight(DType::kF16, 64, 512, 77));
+  const GpuArray<float> x(std::vector<float>(16 * 1024, 1.0f)), ones(std::vector<float>(1024, 1.0f)), y(16 * 64);
+  const MatmulScratch scratch(1 << 20);
+  const CudaExec exec = scratch.Exec(kMatmulModes[0]);
+  const CudaMatmulParams norm = {.x = x.data(), .x_stride = 1024, .m = 1, .weight = weight.view(), .y = y.data(), .y_stride = 64,
+                                 .fusion = {.norm_weight = ones.data(), .norm_eps = 1e-6f}};
+  CudaMatmulParams glu = norm;
+  glu.fusion = {.glu = true};
+  const auto refused = [&](const CudaExec& how, const CudaMatmulParams& params) {
+    return !Backend().matmul_fuses(how, params) && FromCuda(Backend().matmul(how, params)).code() == StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(Backend().matmul_fuses(exec, norm) && Backend().matmul_fuses(exec, glu));
+  for (const CudaMatmulParams& params : {norm, glu}) {
+    CudaMatmulParams other = params;
+    other.m = 9;
+    EXPECT_TRUE(refused(exec, other)) << "many rows";
+    other = params;
+    other.weight = f32.view();
+    EXPECT_TRUE(refused(exec, other)) << "F32 weights";
+    EXPECT_TRUE(refused(scratch.Exec(kMatmulModes[1]), params)) << "deterministic";
+    EXPECT_TRUE(refused(scratch.Exec(kMatmulModes[3]), params)) << "F32 math";
+    GPU_OK(Backend().set_tune("fuse=none"));
+    EXPECT_TRUE(refused(exec, params)) << "fuse=none";
+    GPU_OK(Backend().set_tune(""));
+  }
+  CudaMatmulParams other = norm;
+  other.weight = narrow.view();
+  EXPECT_TRUE(refused(exec, other)) << "rows that a warp norms alone";
+  other = norm;
+  other.x += 1;
+  EXPECT_TRUE(refused(exec, other)) << "unaligned x";
+  other = glu;
+  other.accumulate = true;
+  EXPECT_TRUE(refused(exec, other)) << "adding to y";
+  other = glu;
+  other.bias = ones.data();
+  EXPECT_TRUE(refused(exec, other)) << "bias";
+  other = glu;
+  other.weight.n = 63;
+  EXPECT_TRUE(refused(exec, other)) << "an odd number of rows";
+}
+
+// Feed-forward layers one after the other in a graph, where each kernel starts before the last one has ended.
+TEST_F(GpuFusion, LayersInAGraphAreAsStepByStep) {
+  constexpr int64_t kHidden = 2048, kGates = 1408;
+  constexpr int kLayers = 8;
+  for (const DType dtype : {DType::kBF16, DType::kQ4_K, DType::kFP8E4M3}) {
+    std::vector<std::unique_ptr<GpuWeight>> ups, downs;
+    for (int i = 0; i < kLayers; ++i) {
+      ups.push_back(std::make_unique<GpuWeight>(BigWeight(dtype, 2 * kGates, kHidden, 90 + static_cast<uint64_t>(i))));
+      downs.push_back(std::make_unique<GpuWeight>(BigWeight(dtype, kHidden, WholeBlocks(dtype, kGates), 190 + static_cast<uint64_t>(i))));
+    }
+    const int64_t inner = downs[0]->view().k;
+    for (const int64_t m : {1, 4}) {
+      SCOPED_TRACE(fmt::format("{} m {}", DTypeName(dtype), m));
+      TestRng rng(78);
+      const std::vector<float> start = rng.NormalVector(m * kHidden);
+      GpuArray<float> x(start), inside(m * inner);
+      inside.Write(std::vector<float>(static_cast<size_t>(m * inner)));
+      const GpuArray<float> norm_weight(NormWeight(kHidden));
+      const MatmulScratch scratch(std::max(Backend().matmul_workspace_bytes({.m = m, .weight = ups[0]->view()}, NumSms()),
+                                           Backend().matmul_workspace_bytes({.m = m, .weight = downs[0]->view()}, NumSms())));
+      const CudaExec exec = scratch.Exec(kMatmulModes[0]);
+      const auto layer = [&](int i) {
+        GPU_OK(Backend().matmul(exec, {.x = x.data(), .x_stride = kHidden, .m = m, .weight = ups[static_cast<size_t>(i)]->view(),
+                                       .y = inside.data(), .y_stride = inner,
+                                       .fusion = {.norm_weight = norm_weight.data(), .norm_eps = 1e-5f, .glu = true}}));
+        GPU_OK(Backend().matmul(exec, {.x = inside.data(), .x_stride = inner, .m = m, .weight = downs[static_cast<size_t>(i)]->view(),
+                                       .y = x.data(), .y_stride = kHidden, .accumulate = true}));
+      };
+      for (int i = 0; i < kLayers; ++i) {
+        layer(i);
+        Gpu::Get().Synchronize();
+      }
+      const std::vector<float> want = x.Read();
+      GpuGraph graph([&] {
+        for (int i = 0; i < kLayers; ++i) layer(i);
+      });
+      for (int replay = 0; replay < 20; ++replay) {
+        x.Write(start);
+        graph.Launch();
+        ASSERT_EQ(FirstBitDifference(x.Read(), want), "") << "replay " << replay;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cachalot
