@@ -21,14 +21,15 @@ compare() {  # NAME SECONDS BATCHES DUMMY-FLAGS -- SETTINGS
 
 early=overlap_rows=512
 launches=(- $early $early,late=norm $early,late=swiglu $early,late=rope $early,late=attention $early,late=matmul late=all)
+fusions=(fuse=norm fuse=norm+glu fuse=none)
 for model in $models; do
   case $model in
     8b)
-      compare "Llama-8B BF16" 80 1,16,64 --dummy r1-distill-llama-8b -- "${launches[@]}" gemv_dense_k=2048 gemv_alone=none ;;
+      compare "Llama-8B BF16" 80 1,16,64 --dummy r1-distill-llama-8b -- "${launches[@]}" gemv_dense_k=2048 gemv_alone=none "${fusions[@]}" ;;
     q4_k)
-      compare "Llama-8B Q4_K" 45 1,4,8 --dummy r1-distill-llama-8b --dummy-type q4_k -- "${launches[@]}" gemv_alone=none gemv_code_k=1 gemv_rows=8 ;;
+      compare "Llama-8B Q4_K" 45 1,4,8 --dummy r1-distill-llama-8b --dummy-type q4_k -- "${launches[@]}" gemv_alone=none gemv_code_k=1 gemv_rows=8 fuse=none ;;
     v2-lite)
-      compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=long gemv_expert_k=1 gemv_pairs=96 ;;
+      compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=long gemv_expert_k=1 gemv_pairs=96 "${fusions[@]}" ;;
     v3)
       compare "V3 FP8, 5 layers" 50 1,16 --dummy deepseek-v3 --dummy-layers 5 -- "${launches[@]}" gemv_dense_k=2048 gemv_expert_k=7168 ;;
     *) echo "unknown: $model (8b q4_k v2-lite v3)" && exit 2 ;;
