@@ -30,7 +30,7 @@ function(cachalot_module name)
   if(M_AVX512)
     # GCC 12 takes its own intrinsics' undefined operands for mistakes.
     set_source_files_properties(${M_AVX512} PROPERTIES COMPILE_OPTIONS
-      "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mamx-tile;-mamx-int8;-mfma;-mf16c;-mbmi2;-Wno-maybe-uninitialized")
+      "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mavx512vnni;-mamx-tile;-mamx-int8;-mfma;-mf16c;-mbmi2;-Wno-uninitialized;-Wno-maybe-uninitialized")
   endif()
   if(CACHALOT_TESTS AND M_TESTS)
     add_executable(${target}_test ${M_TESTS})

@@ -135,6 +135,13 @@ struct alignas(64) TaskCursor {
   }
 };
 
+// The widest inner loops that the instruction set and the shape allow; all of them give the same bits.
+template <typename T>
+const ChunkKernels<T>& KernelsFor(const ExecContext& ctx, const AttentionParams& params) {
+  const bool wide = ctx.isa >= Isa::kAvx512 && params.kv.k_dim % 16 == 0 && params.kv.v_dim % 16 == 0;
+  return wide ? ChunkKernelsAvx512(T{}) : kChunkKernelsAvx2<T>;
+}
+
 // One task per tile.
 template <typename T>
 void RunTiles(const ExecContext& ctx, const AttentionParams& params, const Plan& plan) {
@@ -151,7 +158,7 @@ void RunTiles(const ExecContext& ctx, const AttentionParams& params, const Plan&
     const PartialRows next = PartialAt(mine, rows), running = PartialAt(mine + partial, rows);
     RowTile tile;
     cursors[thread_idx].MoveTo(plan, params, task, &tile);
-    ChunkRunner<T> runner(params, tile, mine + 2 * partial);
+    ChunkRunner<T> runner(params, KernelsFor<T>(ctx, params), tile, mine + 2 * partial);
     const KvRange chunks = ChunksOf(tile, params.window);
     int64_t tokens = 0;
     tokens += runner.Run(chunks.begin * kChunkTokens, running);
@@ -212,7 +219,7 @@ void RunChunks(const ExecContext& ctx, const AttentionParams& params, const Plan
     const Part& part = parts[slot];
     RowTile tile;
     plan.MakeTile(*part.span, part.kv_head, part.tile, &tile);
-    ChunkRunner<T> runner(params, tile, scores + thread_idx * ScoreFloats(rows));
+    ChunkRunner<T> runner(params, KernelsFor<T>(ctx, params), tile, scores + thread_idx * ScoreFloats(rows));
     CountKvBytes(ctx, params.kv,
                  runner.Run(part.chunk * kChunkTokens, PartialAt(slots + slot * partial, rows)));
   };

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <numbers>
-#include <type_traits>
 
 #include "kernels/attention/attention_kernels_avx2.h"
 #include "kernels/attention/attention_variants.h"
@@ -24,14 +23,6 @@ inline constexpr int kStageTokens = 64;
 inline int KeyStageTokens(int num_rows, int k_dim) {
   if (num_rows <= 2 * kMaxGroupRows) return kChunkTokens;
   return std::clamp(8192 / k_dim / 8 * 8, 8, kChunkTokens);
-}
-
-// Rows per group for the scores. Three rows times four tokens need the fewest loads; where a load also has to
-// convert BF16 (two instructions against F16's one) it pays to share it among six. Measured for 72 rows: 4 %
-// and 5 % each.
-template <typename T>
-inline int ScoreGroupRows(int num_rows) {
-  return std::is_same_v<T, BF16Bits> || num_rows <= 2 * kMaxGroupRows ? kMaxGroupRows : 3;
 }
 
 // The rows that a task may hold so that its queries, scores and sums stay in half of a 512 KB L2.
@@ -124,8 +115,10 @@ template <typename T>
 class ChunkRunner {
  public:
   // scores: [tile rows, kScoreStride] of scratch.
-  ChunkRunner(const AttentionParams& params, const RowTile& tile, float* scores)
+  ChunkRunner(const AttentionParams& params, const ChunkKernels<T>& kernels, const RowTile& tile,
+              float* scores)
       : params_(params),
+        kernels_(kernels),
         score_scale_(static_cast<float>(params.scale * std::numbers::log2e)),
         tile_(tile),
         scores_(scores) {}
@@ -141,8 +134,8 @@ class ChunkRunner {
     for (int r = 0; r < tile_.num_rows; ++r) {
       partial.sum[r] = -1.0f;
       if (ranges.begin[r] >= ranges.end[r]) continue;
-      SoftmaxChunk(scores_ + r * kScoreStride, ranges.begin[r], ranges.end[r], &partial.maximum[r],
-                   &partial.sum[r]);
+      kernels_.softmax(scores_ + r * kScoreStride, ranges.begin[r], ranges.end[r], &partial.maximum[r],
+                       &partial.sum[r]);
       std::fill_n(partial.out + int64_t{r} * v_dim, v_dim, 0.0f);
     }
     for (int t = ranges.first / kStageTokens * kStageTokens; t < ranges.last; t += kStageTokens) {
@@ -157,10 +150,11 @@ class ChunkRunner {
  private:
   void Scores(const ChunkRanges& ranges) {
     const int stage = KeyStageTokens(tile_.num_rows, params_.kv.k_dim);
+    const int group = tile_.num_rows <= 2 * kMaxGroupRows ? kMaxGroupRows : kernels_.score_rows;
     Ahead<T> values_ahead;
     if (!ValueLiesInKey(params_.kv)) values_ahead = {pointers_.value, params_.kv.v_dim * int64_t{sizeof(T)}};
     for (int t = ranges.first / stage * stage; t < ranges.last; t += stage) {
-      ForEachGroup(tile_.num_rows, ScoreGroupRows<T>(tile_.num_rows), [&](int row, int rows) {
+      ForEachGroup(tile_.num_rows, group, [&](int row, int rows) {
         int begin = kChunkTokens, end = 0;
         for (int r = row; r < row + rows; ++r) {
           if (ranges.begin[r] >= ranges.end[r]) continue;
@@ -170,8 +164,8 @@ class ChunkRunner {
         begin = std::max(begin, t) & ~7;
         end = (std::min(end, t + stage) + 7) & ~7;
         if (begin >= end) return;
-        ScoreGroup<T>(rows, tile_.q + row, pointers_.key, params_.kv.k_dim, score_scale_, begin, end,
-                      scores_ + row * kScoreStride, row == 0 ? values_ahead : Ahead<T>{});
+        kernels_.scores(rows, tile_.q + row, pointers_.key, params_.kv.k_dim, score_scale_, begin, end,
+                        scores_ + row * kScoreStride, row == 0 ? values_ahead : Ahead<T>{});
       });
     }
   }
@@ -191,8 +185,8 @@ class ChunkRunner {
       if (all_begin >= all_end) all_begin = all_end = stage_end;
       const auto weigh = [&](int first_row, int num_rows, int begin, int end) {
         if (begin >= end) return;
-        WeighGroup<T>(num_rows, scores_ + first_row * kScoreStride, pointers_.value, at, dims, begin, end,
-                      out + first_row * stride, stride);
+        kernels_.weigh(num_rows, scores_ + first_row * kScoreStride, pointers_.value, at, dims, begin, end,
+                       out + first_row * stride, stride);
       };
       for (int r = row; r < row + rows; ++r) {
         weigh(r, 1, std::max<int>(stage_begin, ranges.begin[r]), std::min<int>(all_begin, ranges.end[r]));
@@ -203,6 +197,7 @@ class ChunkRunner {
   }
 
   const AttentionParams& params_;
+  const ChunkKernels<T>& kernels_;
   const float score_scale_;  // scores are exponents to base 2
   const RowTile& tile_;
   float* const scores_;
