@@ -19,8 +19,7 @@ compare() {  # NAME SECONDS BATCHES DUMMY-FLAGS -- SETTINGS
     echo "$name: ended with $?"
 }
 
-early=overlap_rows=512
-launches=(- $early $early,late=norm $early,late=swiglu $early,late=rope $early,late=attention $early,late=matmul late=all)
+launches=(- late=matmul late=norm+swiglu+rope late=all)
 fusions=(fuse=norm fuse=norm+glu fuse=none)
 for model in $models; do
   case $model in

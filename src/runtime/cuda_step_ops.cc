@@ -36,7 +36,6 @@ void CudaRuntime::SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int6
 // From the input in device memory to hidden states. `step` is null while a graph is captured.
 void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, const InFlight* step) {
   Device& d = *device_;
-  backend_->begin_step(bounds.rows);
   const CudaStepMemory& m = d.memory;
   const Model& model = *d.model.model;
   const CudaStepInput in = CudaStepInput::At(m.input, bounds);

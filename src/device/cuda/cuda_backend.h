@@ -79,8 +79,6 @@ struct CudaBackend {
   CudaStatus (*read_bandwidth)(int64_t bytes, int repeats, double* bytes_per_second);
   // How kernels are launched and chosen from now on, for measuring: cuda_tune.h. Not while another thread launches.
   CudaStatus (*set_tune)(const char* settings);
-  // Ops from now on are of a step of so many rows, which decides how kernels follow each other. Of the thread that launches.
-  void (*begin_step)(int32_t rows);
   CudaStatus (*reset_device)();  // after a fault: everything of this process on the device is gone
 
   // --- ops: src/kernels/<op>/*_sm80.cu ---

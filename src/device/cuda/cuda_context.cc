@@ -218,9 +218,6 @@ CudaStatus StepGraphDestroy(void* step_graph) {
 }
 
 CudaTune current_tune;
-int32_t current_step_rows = 0;
-
-void BeginStep(int32_t rows) { current_step_rows = rows; }
 
 CudaStatus SetTune(const char* settings) {
   if (ParseCudaTune(settings, &current_tune)) return nullptr;
@@ -236,11 +233,9 @@ CudaStatus ResetDevice() {
 }  // namespace
 
 const CudaTune& CurrentTune() { return current_tune; }
-int32_t CurrentStepRows() { return current_step_rows; }
 
 void FillContextRows(CudaBackend* backend) {
   backend->set_tune = &SetTune;
-  backend->begin_step = &BeginStep;
   backend->device_count = &DeviceCount;
   backend->device_info = &DeviceInfo;
   backend->set_device = &SetDevice;

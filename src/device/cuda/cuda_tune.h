@@ -15,8 +15,6 @@ struct CudaTune {
   // Kernels that start only when those in front of them have ended, by bits; all others start early.
   static constexpr std::string_view kKinds[] = {"matmul", "attention", "norm", "swiglu", "rope", "rest"};
   uint32_t late = 0;
-  // Steps of more rows start nothing early: their kernels fill the card, and what starts beside them is in the way.
-  int overlap_rows = 16;
   // Which blocks of the matmuls' decode kernel have an SM to themselves. Two of one launch fit beside each other, and when
   // they start early, as SMs become free one by one, some SMs get two and others none.
   enum class Alone { kNone, kLong, kAll };
@@ -34,7 +32,7 @@ struct CudaTune {
 };
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, overlap_rows, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -78,8 +76,7 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
       tune.gemv_alone = value == "none" ? CudaTune::Alone::kNone : value == "long" ? CudaTune::Alone::kLong : CudaTune::Alone::kAll;
       continue;
     }
-    int* number = key == "overlap_rows"    ? &tune.overlap_rows
-                  : key == "gemv_rows"     ? &tune.gemv_rows
+    int* number = key == "gemv_rows"       ? &tune.gemv_rows
                   : key == "gemv_pairs"    ? &tune.gemv_pairs
                   : key == "gemv_dense_k"  ? &tune.gemv_dense_k
                   : key == "gemv_expert_k" ? &tune.gemv_expert_k

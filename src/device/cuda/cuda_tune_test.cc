@@ -7,9 +7,8 @@ namespace {
 
 TEST(CudaTune, ReadsWhatItKnows) {
   CudaTune tune;
-  ASSERT_TRUE(ParseCudaTune("late=norm+rope,overlap_rows=64,gemv_dense_k=14336,gemv_rows=8", &tune));
+  ASSERT_TRUE(ParseCudaTune("late=norm+rope,gemv_dense_k=14336,gemv_rows=8", &tune));
   EXPECT_EQ(tune.late, 4u + 16u);
-  EXPECT_EQ(tune.overlap_rows, 64);
   EXPECT_EQ(tune.gemv_dense_k, 14336);
   EXPECT_EQ(tune.gemv_rows, 8);
   EXPECT_EQ(tune.gemv_pairs, 0);
@@ -25,7 +24,6 @@ TEST(CudaTune, ReadsWhatItKnows) {
   EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kNone);
   // Each text starts from the defaults.
   ASSERT_TRUE(ParseCudaTune("late=all", &tune));
-  EXPECT_EQ(tune.overlap_rows, CudaTune().overlap_rows);
   EXPECT_EQ(tune.gemv_dense_k, 0);
   ASSERT_TRUE(ParseCudaTune("-", &tune));
   EXPECT_EQ(tune.late, 0u);
@@ -35,7 +33,7 @@ TEST(CudaTune, ReadsWhatItKnows) {
 TEST(CudaTune, RefusesTheRestAndLeavesAllAsItWas) {
   CudaTune tune;
   ASSERT_TRUE(ParseCudaTune("gemv_pairs=7", &tune));
-  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "overlap_rows=0", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
+  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
                            "gemv_pairs=1234567", "gemv_pairs=", "speed=2", "=", ",", "gemv_pairs=3,"}) {
     const bool trailing = std::string_view(text) == "gemv_pairs=3,";
     EXPECT_EQ(ParseCudaTune(text, &tune), trailing) << text;

@@ -36,8 +36,6 @@ enum class LaunchRole { kMatmul, kAttention, kNorm, kSwiglu, kRope, kRest, kDeco
 
 // The settings in force (cuda_context.cc).
 const CudaTune& CurrentTune();
-// Rows of the step whose kernels are launched; 0: of none.
-int32_t CurrentStepRows();
 
 template <typename... Params, typename... Args>
 void LaunchConfigured(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, bool overlaps,
@@ -63,7 +61,7 @@ void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, int64_t
   }
   constexpr auto kBit = static_cast<uint32_t>(kRole == LaunchRole::kDecodeMatmul ? LaunchRole::kMatmul : kRole);
   const bool wanted = (CurrentTune().late >> kBit & 1) == 0;
-  const bool overlaps = wanted && CurrentStepRows() <= CurrentTune().overlap_rows && CurrentCard().RunsHopperCode();
+  const bool overlaps = wanted && CurrentCard().RunsHopperCode();
   LaunchConfigured(kernel, grid, threads, shared_bytes, stream, overlaps, std::forward<Args>(args)...);
 }
 
