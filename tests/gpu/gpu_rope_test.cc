@@ -2,6 +2,8 @@
 #include <cmath>
 
 #include "gpu_testing.h"
+#include "kernels/head_matmul/head_matmul.h"
+#include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope_append/rope_append.h"
 
 namespace cachalot {
@@ -135,6 +137,62 @@ TEST_F(GpuRope, AppendHasTheReferencesBits) {
       ASSERT_EQ(FirstBitDifference(gpu_q.Read(), q), "") << "q";
       ASSERT_EQ(FirstBitDifference(gpu_cache.AllBytes(), cache.AllBytes()), "") << "cache";
       EXPECT_TRUE(gpu_q.Intact() && gpu_cache.Intact() && batch.Intact());
+    }
+  }
+}
+
+// What MLA has done on the way: the bits of RmsNorm before and CopyHeads behind.
+TEST_F(GpuRope, NormOfTheLatentAndCopyOfTheQueries) {
+  struct Case {
+    KvShape kv;
+    int32_t num_q_heads, q_dim, q_rope_offset;
+  };
+  for (const Case& c : {Case{{DType::kF16, 1, 576, 512, 64, true}, 16, 192, 128}, Case{{DType::kF32, 1, 40, 32, 16, true}, 3, 24, 16},
+                        Case{{DType::kF32, 1, 21, 13, 16, true}, 2, 11, 3}}) {
+    for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalf}) {
+      for (const std::vector<SeqSpan>& spans : {std::vector<SeqSpan>{{0, 0, 1, 7}}, {{2, 0, 5, 20}, {1, 5, 33, 33}}, {{0, 0, 300, 310}}}) {
+        std::vector<int32_t> kv_lens(4, 1);
+        int32_t rows = 0;
+        for (const SeqSpan& span : spans) kv_lens[span.slot] = span.kv_len, rows = std::max(rows, span.q_begin + span.q_len);
+        const int32_t latent = c.kv.v_dim, rope_dim = c.kv.k_dim - latent;
+        SCOPED_TRACE(fmt::format("latent {} + {} of {} rows", latent, rope_dim, rows));
+        const int64_t q_token = c.num_q_heads * c.q_dim, k_token = c.kv.k_dim, copy_head = c.kv.k_dim, copy_token = c.num_q_heads * copy_head;
+        TestRng rng(12);
+        const TestKv cache(c.kv, kv_lens);
+        const GpuKv want_cache(cache, 4), got_cache(cache, 4);
+        const std::vector<float> q = rng.NormalVector(rows * q_token), k = rng.NormalVector(rows * k_token);
+        const GpuArray<float> want_q(q), got_q(q), normed(k), raw(k), weight(rng.NormalVector(latent));
+        const GpuArray<float> cos(rng.NormalVector(rows * rope_dim / 2)), sin(rng.NormalVector(rows * rope_dim / 2));
+        const GpuArray<float> want_copy(rows * copy_token), got_copy(rows * copy_token);
+        GpuBatch batch(spans, rows);
+        batch.Fill();
+        RopeAppendParams params = {.cos = cos.data(), .sin = sin.data(), .style = style, .rope_dim = rope_dim, .q = want_q.data(),
+                                   .q_token_stride = q_token, .q_head_stride = c.q_dim, .num_q_heads = c.num_q_heads,
+                                   .q_rope_offset = c.q_rope_offset, .k = normed.data(), .k_token_stride = k_token, .k_rope_offset = latent,
+                                   .kv = want_cache.view()};
+        const CudaExec exec = Gpu::Get().Exec();
+        GPU_OK(Backend().rms_norm(exec, {.x = normed.data(), .token_stride_x = k_token, .num_tokens = rows, .dim = latent,
+                                         .weight = weight.data(), .eps = 1e-5f, .y = normed.data(), .token_stride_y = k_token}));
+        GPU_OK(Backend().rope_append(exec, batch.get(), params));
+        GPU_OK(Backend().copy_heads(exec, {.x = want_q.data() + c.q_rope_offset, .x_stride = q_token, .x_head_stride = c.q_dim, .m = rows,
+                                           .num_heads = c.num_q_heads, .dim = rope_dim, .y = want_copy.data() + latent,
+                                           .y_stride = copy_token, .y_head_stride = copy_head}));
+        params.q = got_q.data();
+        params.k = raw.data();
+        params.kv = got_cache.view();
+        params.k_norm_weight = weight.data();
+        params.k_norm_eps = 1e-5f;
+        params.q_copy = got_copy.data() + latent;
+        params.q_copy_token_stride = copy_token;
+        params.q_copy_head_stride = copy_head;
+        params.q_copy_rows = rows;
+        GPU_OK(Backend().rope_append(exec, batch.get(), params));
+        EXPECT_EQ(FirstBitDifference(got_q.Read(), want_q.Read()), "") << "q";
+        EXPECT_EQ(FirstBitDifference(got_copy.Read(), want_copy.Read()), "") << "copy of q";
+        EXPECT_EQ(FirstBitDifference(got_cache.AllBytes(), want_cache.AllBytes()), "") << "cache";
+        EXPECT_EQ(FirstBitDifference(raw.Read(), k), "") << "k was changed";
+        EXPECT_TRUE(got_q.Intact() && got_copy.Intact() && got_cache.Intact());
+      }
     }
   }
 }

@@ -18,6 +18,7 @@ CudaBackend MakeBackend() {
   backend.embed = &CudaEmbed;
   backend.rms_norm = &CudaRmsNorm;
   backend.rope_table = &CudaRopeTable;
+  backend.rope_append_fuses = &CudaRopeAppendFuses;
   backend.rope_append = &CudaRopeAppend;
   backend.swiglu = &CudaSwiGlu;
   backend.attention_plan_bytes = &CudaAttentionPlanBytes;

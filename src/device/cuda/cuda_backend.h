@@ -41,7 +41,7 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 5;
+inline constexpr int kCudaBackendVersion = 6;
 
 struct CudaBackend {
   int32_t version = 0;
@@ -86,6 +86,8 @@ struct CudaBackend {
   CudaStatus (*embed)(const CudaExec& exec, const CudaEmbedParams& params);
   CudaStatus (*rms_norm)(const CudaExec& exec, const RmsNormParams& params);
   CudaStatus (*rope_table)(const CudaExec& exec, const RopeTableParams& params);
+  // Whether a call is to do what MLA does around it too; it can at any number of rows.
+  bool (*rope_append_fuses)();
   // params.spans is not read: rows are those of the batch.
   CudaStatus (*rope_append)(const CudaExec& exec, const CudaBatch& batch, const RopeAppendParams& params);
   CudaStatus (*swiglu)(const CudaExec& exec, const SwiGluParams& params);

@@ -9,6 +9,7 @@ CudaStatus CudaBatchRows(const CudaExec& exec, const CudaBatch& batch);
 CudaStatus CudaEmbed(const CudaExec& exec, const CudaEmbedParams& params);
 CudaStatus CudaRmsNorm(const CudaExec& exec, const RmsNormParams& params);
 CudaStatus CudaRopeTable(const CudaExec& exec, const RopeTableParams& params);
+bool CudaRopeAppendFuses();
 CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const RopeAppendParams& params);
 CudaStatus CudaSwiGlu(const CudaExec& exec, const SwiGluParams& params);
 int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms);

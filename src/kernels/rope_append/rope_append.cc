@@ -14,6 +14,10 @@ constexpr KernelVariant<RopeAppendParams> kVariants[] = {
 
 }  // namespace
 
+bool RopeAppendFuses(const ExecContext& ctx) {
+  return OnCuda(ctx) && (ctx.cuda->backend == nullptr || ctx.cuda->backend->rope_append_fuses());
+}
+
 void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params) {
   const int32_t end = params.rope_dim;
   CHECK(end >= 0 && end % 2 == 0) << "rope_dim " << end;
@@ -28,6 +32,7 @@ void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params) {
     RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.rope_append(exec, ctx.cuda->batch, params); });
     return;
   }
+  CHECK(params.k_norm_weight == nullptr && params.q_copy == nullptr);
   RunVariant(kVariants, ctx, params);
 }
 

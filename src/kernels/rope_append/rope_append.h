@@ -51,7 +51,19 @@ struct RopeAppendParams {
   int64_t v_token_stride = 0;
   int64_t v_head_stride = 0;
   PagedKv kv = {};
+
+  // Where RopeAppendFuses, what MLA does around it. The key's values in front of the rope, [0, k_rope_offset), go through RmsNorm by this
+  // weight on their way out (one KV head; k itself stays as it is); and the rotated part of q's rows [0, q_copy_rows) goes to q_copy
+  // too, [q_copy_rows, num_q_heads, rope_dim].
+  const float* k_norm_weight = nullptr;
+  float k_norm_eps = 0;
+  float* q_copy = nullptr;
+  int64_t q_copy_token_stride = 0;
+  int64_t q_copy_head_stride = 0;
+  int64_t q_copy_rows = 0;
 };
 void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params);
+// Never on the CPU.
+bool RopeAppendFuses(const ExecContext& ctx);
 
 }  // namespace cachalot

@@ -1,9 +1,10 @@
 // RopeTable and RopeAppend. A block does one row of the batch: first q's pairs in place, then the key's and the value's
 // values on their way into the cache. Products and sums are rounded one by one, so the bits are the reference's.
-// Bound: q read and written, k and v read, once.
+// Bound: q read and written, k and v read, once. MLA's norm of the latent: each warp sums the squares itself, in RmsNorm's order.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
+#include "device/cuda/norm_sum.cuh"
 #include "device/cuda/value.cuh"
 #include "kernels/common/cuda_batch.h"
 #include "kernels/common/paged_kv.cuh"
@@ -35,6 +36,18 @@ __device__ __forceinline__ float Second(float a, float b, float cos, float sin) 
   return __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
 }
 
+// Of k's values in front of the rope, for the whole warp.
+__device__ __forceinline__ float KeyNorm(const RopeAppendParams& p, const float* k) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, dim = p.k_rope_offset;
+  float sum = 0;
+  if (dim % 4 == 0 && p.k_token_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.k) % 16 == 0) {
+    for (int at = lane; at < dim / 4; at += 32) sum += SquareSum(reinterpret_cast<const float4*>(k)[at]);
+  } else {
+    for (int i = lane; i < dim; i += 32) sum = __fmaf_rn(k[i], k[i], sum);
+  }
+  return InverseRms(WarpSum(sum), dim, p.k_norm_eps);
+}
+
 template <typename T>
 __global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, const int32_t* row_positions, int blocks_per_row) {
   LetNextKernelStart();
@@ -55,18 +68,26 @@ __global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, c
     float* a = split ? q + pair : q + 2 * pair;
     float* b = split ? q + pair + half : q + 2 * pair + 1;
     const float a0 = *a, b0 = *b;
-    *a = First(a0, b0, cos[pair], sin[pair]);
-    *b = Second(a0, b0, cos[pair], sin[pair]);
+    const float turned_a = First(a0, b0, cos[pair], sin[pair]), turned_b = Second(a0, b0, cos[pair], sin[pair]);
+    *a = turned_a;
+    *b = turned_b;
+    if (row < p.q_copy_rows) {
+      float* copy = p.q_copy + row * p.q_copy_token_stride + head * p.q_copy_head_stride;
+      copy[a - q] = turned_a;
+      copy[b - q] = turned_b;
+    }
   }
 
   const PagedKv& kv = p.kv;
   T* block = reinterpret_cast<T*>(BlockOf(kv, slot, position));
   const int64_t token = position % kv.block_tokens;
+  const float key_inverse = p.k_norm_weight != nullptr ? KeyNorm(p, p.k + row * p.k_token_stride) : 0.0f;
   for (int i = first; i < kv.num_kv_heads * kv.k_dim; i += step) {
     const int head = i / kv.k_dim, d = i % kv.k_dim;
     const float* k = p.k + row * p.k_token_stride + head * p.k_head_stride;
     const int at = d - p.k_rope_offset;
     float value = k[d];
+    if (p.k_norm_weight != nullptr && d < p.k_rope_offset) value = value * key_inverse * p.k_norm_weight[d];
     if (at >= 0 && at < p.rope_dim) {
       const bool is_first = split ? at < half : at % 2 == 0;
       const int pair = split ? (is_first ? at : at - half) : at / 2;
@@ -96,6 +117,8 @@ CudaStatus CudaRopeTable(const CudaExec& exec, const RopeTableParams& params) {
                       static_cast<long long>(params.half_dim));
 }
 
+bool CudaRopeAppendFuses() { return (CurrentTune().fuse & CudaTune::kFuseRope) != 0; }
+
 CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const RopeAppendParams& params) {
   const PagedKv& kv = params.kv;
   const int end = params.rope_dim;
@@ -103,6 +126,11 @@ CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const Ro
       kv.block_tokens <= 0) {
     return CudaFail(CudaFault::kInvalid, "rope_append: rope of %d at %d of a key of %d, blocks of %d tokens", end,
                     params.k_rope_offset, kv.k_dim, kv.block_tokens);
+  }
+  if ((params.k_norm_weight != nullptr && (kv.num_kv_heads != 1 || params.k_rope_offset == 0)) ||
+      (params.q_copy_rows > 0 && params.q_copy == nullptr)) {
+    return CudaFail(CudaFault::kInvalid, "rope_append: norm of %d values of %d KV heads, %lld rows to copy", params.k_rope_offset,
+                    kv.num_kv_heads, static_cast<long long>(params.q_copy_rows));
   }
   if (batch.num_rows == 0) return nullptr;
   // Few rows: several blocks a row, so that more than a few SMs work.

@@ -146,7 +146,8 @@ void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
     q_b_.Run(exec, in, in_width, tokens, q, q_stride);
   }
   float* latent = in + q_in;  // [tokens, kv_lora_rank + rope_dim], stride in_width
-  norm(latent, a.kv_lora_rank, kv_a_norm_);
+  const bool fuses = RopeAppendFuses(exec);
+  if (!fuses) norm(latent, a.kv_lora_rank, kv_a_norm_);
 
   RopeAppendParams rope;
   rope.spans = fwd.spans;
@@ -164,11 +165,24 @@ void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
   rope.k_head_stride = 0;
   rope.k_rope_offset = a.kv_lora_rank;
   rope.kv = kv;
+  float* q_latent = nullptr;
+  if (fuses) {
+    rope.k_norm_weight = kv_a_norm_.data();
+    rope.k_norm_eps = a.latent_norm_eps;
+    if (exec.cuda->num_expanded_tokens == 0) {  // else what the expanded form takes would lie beside it
+      const int64_t width = kv.k_dim;
+      q_latent = exec.workspace->Take<float>(tokens * a.num_q_heads * width);
+      rope.q_copy = q_latent + a.kv_lora_rank;
+      rope.q_copy_token_stride = a.num_q_heads * width;
+      rope.q_copy_head_stride = width;
+      rope.q_copy_rows = tokens;
+    }
+  }
   RopeAppend(exec, rope);
 
   const std::span<const SeqSpan> absorbed = fwd.spans.first(fwd.spans.size() - fwd.num_expanded);
   const int64_t absorbed_rows = fwd.num_expanded > 0 ? fwd.spans[absorbed.size()].q_begin : tokens;
-  if (absorbed_rows > 0) RunAbsorbed(fwd, a, window, kv, absorbed, absorbed_rows, q, q_stride, out);
+  if (absorbed_rows > 0) RunAbsorbed(fwd, a, window, kv, absorbed, absorbed_rows, q, q_stride, q_latent, out);
   if (OnCuda(exec)) {
     if (exec.cuda->num_expanded_tokens > 0) RunExpandedOnCuda(fwd, a, window, kv, q, q_stride, out);
   } else {
@@ -179,18 +193,21 @@ void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
 
 void MlaLayer::RunAbsorbed(const ForwardContext& fwd, const AttentionSpec& a, int32_t window, const PagedKv& kv,
                            std::span<const SeqSpan> spans, int64_t num_rows, const float* q, int64_t q_stride,
-                           float* out) const {
+                           float* q_latent, float* out) const {
   const ExecContext& exec = fwd.exec;
   WorkspaceScope scope(exec.workspace);
   const int64_t heads = a.num_q_heads;
   const int64_t width = kv.k_dim;  // kv_lora_rank + rope_dim
-  float* q_latent = exec.workspace->Take<float>(num_rows * heads * width);
+  const bool rotated = q_latent != nullptr;
+  if (!rotated) q_latent = exec.workspace->Take<float>(num_rows * heads * width);
   float* o_latent = exec.workspace->Take<float>(num_rows * heads * a.kv_lora_rank);
   HeadMatmul(exec, {.x = q, .x_stride = q_stride, .x_head_stride = a.q_head_dim(), .m = num_rows, .weights = &k_b_,
                     .y = q_latent, .y_stride = heads * width, .y_head_stride = width});
-  CopyHeads(exec, {.x = q + a.nope_dim, .x_stride = q_stride, .x_head_stride = a.q_head_dim(), .m = num_rows,
-                   .num_heads = a.num_q_heads, .dim = a.rope_dim, .y = q_latent + a.kv_lora_rank,
-                   .y_stride = heads * width, .y_head_stride = width});
+  if (!rotated) {
+    CopyHeads(exec, {.x = q + a.nope_dim, .x_stride = q_stride, .x_head_stride = a.q_head_dim(), .m = num_rows,
+                     .num_heads = a.num_q_heads, .dim = a.rope_dim, .y = q_latent + a.kv_lora_rank,
+                     .y_stride = heads * width, .y_head_stride = width});
+  }
   Attention(exec, {.spans = spans,
                    .q = q_latent,
                    .q_token_stride = heads * width,

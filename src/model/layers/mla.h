@@ -40,9 +40,11 @@ class MlaLayer {
  private:
   // Sets k_b_, v_b_ and kv_b_ from whichever of them the source has.
   Status BuildKvB(WeightReader* reader, const ModelSpec& spec, int32_t layer);
-  // The rows [0, num_rows), in the absorbed form.
+  // The rows [0, num_rows), in the absorbed form. q_latent: [num_rows, heads, kv.k_dim] with the rotated parts of q behind what
+  // this puts there, or null.
   void RunAbsorbed(const ForwardContext& fwd, const AttentionSpec& attention, int32_t window, const PagedKv& kv,
-                   std::span<const SeqSpan> spans, int64_t num_rows, const float* q, int64_t q_stride, float* out) const;
+                   std::span<const SeqSpan> spans, int64_t num_rows, const float* q, int64_t q_stride, float* q_latent,
+                   float* out) const;
   void RunExpanded(const ForwardContext& fwd, const AttentionSpec& attention, int32_t window, const PagedKv& kv,
                    const SeqSpan& span, const float* q, int64_t q_stride, float* out) const;
   // On the GPU: all of the step's expanded spans in one go (mla_expand_cuda.h).
