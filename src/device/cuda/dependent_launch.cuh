@@ -65,10 +65,4 @@ void LaunchOverlapped(void (*kernel)(Params...), dim3 grid, int threads, int64_t
   LaunchConfigured(kernel, grid, threads, shared_bytes, stream, overlaps, std::forward<Args>(args)...);
 }
 
-// For kernels that know nothing of the above: after all before them.
-template <typename... Params, typename... Args>
-void LaunchInOrder(void (*kernel)(Params...), dim3 grid, int threads, int64_t shared_bytes, void* stream, Args&&... args) {
-  LaunchConfigured(kernel, grid, threads, shared_bytes, stream, false, std::forward<Args>(args)...);
-}
-
 }  // namespace cachalot

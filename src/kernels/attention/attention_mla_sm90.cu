@@ -148,6 +148,8 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
   float* hand = reinterpret_cast<float*>(shared.weights);
   float* folded = s.fold_memory + (int64_t{blockIdx.x} * 2 + group) * (kSums * 64) + tid % kGroup;  // [kSums][64]
   const bool aligned = p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int num_items = s.counts->num_items;
   int work = static_cast<int>(blockIdx.x);
   if (work >= num_items) return;
@@ -374,7 +376,7 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   auto* kernel = &MlaKernel<T, kFold>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared)}, "attention MLA")) return failure;
   const auto grid = static_cast<unsigned>(schedule.max_items < exec.num_sms ? schedule.max_items : exec.num_sms);
-  LaunchInOrder(kernel, grid, kThreads, int64_t{sizeof(Shared)}, exec.stream, params, batch.spans, schedule);
+  LaunchOverlapped<LaunchRole::kAttention>(kernel, grid, kThreads, int64_t{sizeof(Shared)}, exec.stream, params, batch.spans, schedule);
   return CudaLaunched("attention MLA of %d spans, %d heads", batch.num_spans, params.num_q_heads);
 }
 
