@@ -8,7 +8,8 @@
 
 Speeds are measured in pairs: one run of each program directly after the other, who is first changing from pair to
 pair, and what counts is the median of the pairs' ratios, because a shared machine is slow for both when it is slow.
-Only one comparison runs at a time on a machine (a lock in the temporary folder).
+Only one comparison runs at a time on a machine (a lock in the temporary folder). Interrupted, `speed` tells the pairs
+it has (so may be given a limit: timeout -s INT 180 bench/compare_llama.py speed …).
 """
 import argparse
 import contextlib
@@ -111,11 +112,7 @@ def compare_ppl(args, ours, theirs):
     return results, table(["file", "context", "chunks", "cachalot", "llama.cpp", "difference"], rows)
 
 
-def compare_speed(args, ours, theirs):
-    cases = [(model, threads, args.prompt if batch == 1 else 0, args.generate if batch == 1 else args.batch_generate,
-              batch) for model in args.model for threads in args.threads for batch in args.batch]
-    pairs = {}
-    commands = {case: [ours.speed_command(*case), theirs.speed_command(*case)] for case in cases}
+def measure_pairs(args, ours, theirs, cases, pairs):
     for i in range(args.pairs):
         for case in cases:  # pairs of different cases interleave too
             load = os.getloadavg()[0]
@@ -126,6 +123,15 @@ def compare_speed(args, ours, theirs):
                     {"ours": speed, "theirs": told[theirs.name][test], "load": load})
             note(f"pair {i + 1} of {args.pairs}, load {load:.1f}: {pathlib.Path(case[0]).name} -t {case[1]} -b {case[4]} "
                  + ", ".join(f"{t} {s:.2f} and {told[theirs.name][t]:.2f}" for t, s in told[ours.name].items()))
+
+
+def compare_speed(args, ours, theirs):
+    cases = [(model, threads, args.prompt if batch == 1 else 0, args.generate if batch == 1 else args.batch_generate,
+              batch) for model in args.model for threads in args.threads for batch in args.batch]
+    pairs = {}
+    with contextlib.suppress(KeyboardInterrupt):
+        measure_pairs(args, ours, theirs, cases, pairs)
+    commands = {case: [ours.speed_command(*case), theirs.speed_command(*case)] for case in cases}
     results, rows = [], []
     for (case, test), values in pairs.items():
         a, b = (spread([v[side] for v in values]) for side in ("ours", "theirs"))
