@@ -5,8 +5,8 @@
 #pragma once
 
 #include "device/cuda/norm_sum.cuh"
-#include "device/cuda/swiglu_value.cuh"
 #include "kernels/matmul/gemv_shape.h"
+#include "kernels/matmul/glu_store.cuh"
 #include "kernels/matmul/matmul_problem.cuh"
 #include "kernels/matmul/stream_format.cuh"
 
@@ -128,7 +128,7 @@ __device__ __forceinline__ void StoreGlu(const MatmulProblem& p, const MatmulGro
       gate += partials.At(s, column)[row];
       up += partials.At(s, column)[row + 8];
     }
-    group.y[int64_t{group.first + column} * p.y_stride + n0 + at] = SwiGluValue(gate, up);
+    StoreGluValue(p, group.y, group.first + column, n0 + at, SwiGluValue(gate, up));
   }
 }
 

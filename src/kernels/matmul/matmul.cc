@@ -199,7 +199,11 @@ void Matmul(const ExecContext& ctx, const MatmulParams& params) {
     if (params.m == 0 || params.weight->n == 0) return;
     CudaMatmulParams on_gpu = OnGpu(params);
     on_gpu.x_half = FindHalf(ctx, on_gpu.weight, params.x, params.x_stride, params.m);
-    ctx.cuda->halves.Overwritten(params.y, params.m, params.y_stride, on_gpu.weight.n / (params.fusion.glu ? 2 : 1));
+    const int64_t width = on_gpu.weight.n / (params.fusion.glu ? 2 : 1);
+    ctx.cuda->halves.Overwritten(params.y, params.m, params.y_stride, width);
+    if (params.fusion.glu) {
+      on_gpu.y_half = ctx.cuda->halves.Begin(CudaHalfSource::kSwiGlu, params.y, params.y_stride, params.m, width);
+    }
     RunCudaMatmul(ctx, &CudaBackend::matmul, &CudaBackend::matmul_workspace_bytes, on_gpu);
     return;
   }

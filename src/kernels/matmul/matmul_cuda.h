@@ -133,6 +133,7 @@ struct CudaMatmulParams {
   float* y = nullptr;           // [m, n], row stride y_stride; must not overlap x
   int64_t y_stride = 0;
   bool accumulate = false;
+  CudaHalfRows y_half = {};     // glu: y as F16 too, or null
   CudaFusion fusion = {};       // no bias and no accumulation beside glu
 };
 
@@ -166,6 +167,7 @@ struct CudaMoeMatmulParams {
   const float* const* expert_block_scales = nullptr;      // FP8: the same
   float* y = nullptr;                   // [max_pairs, n], row p
   int64_t y_stride = 0;
+  CudaHalfRows y_half = {};             // as CudaMatmulParams
   CudaFusion fusion = {};
 };
 

@@ -33,10 +33,12 @@ struct MatmulProblem {
   const float* bias = nullptr;
   bool accumulate = false;
 
-  // Of the decode kernel alone (CudaMatmulParams::norm, glu): the weight of the norm in front, or null; half of n, or 0.
+  // What is asked for beside the products (CudaFusion): the weight of the norm in front, or null; half of n, or 0, and where
+  // SwiGLU's F16 copy goes.
   const float* norm_weight = nullptr;
   float norm_eps = 0;
   int glu_rows = 0;
+  CudaHalfRows y_half = {};
 
   // Experts: rows of group e are the pairs [expert_begin[e], expert_begin[e + 1]).
   const int32_t* expert_begin = nullptr;

@@ -174,9 +174,10 @@ struct WgmmaCut {
   int splits = 1;
 };
 WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
+  const int64_t step = p.glu_rows > 0 ? 16 : 8;
   constexpr int64_t kLeast = 112, kMost = 256;  // rows: x counts too much; shared memory
   if (columns < 64 || p.m > columns || p.num_groups > 1 || p.expert_begin != nullptr) return {};
-  const auto rows_of = [&](int64_t parts, int64_t of) { return ((p.n * of + parts - 1) / parts + 7) / 8 * 8; };
+  const auto rows_of = [&](int64_t parts, int64_t of) { return ((p.n * of + parts - 1) / parts + step - 1) / step * step; };
   const auto tiles_of = [&](int64_t rows) { return (p.n + rows - 1) / rows; };
   const auto even = [](int64_t busy, int64_t all) { return busy <= all && busy * 16 >= all * 15; };
   for (int64_t rounds = 1; rows_of(num_sms * rounds, 1) >= kLeast; ++rounds) {
@@ -209,18 +210,25 @@ GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& 
   return GemvSharedBytes(dtype, shape) <= most_shared ? shape : none;
 }
 
-// Whether what the problem asks for beside its products is one launch of the decode kernel.
-bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
+bool TakesWgmma(const CudaExec& exec, DType dtype, int columns) {
+  return !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && CurrentCard().RunsHopperCode();
+}
+
+// Whether what the problem asks for beside its products is one launch: of the decode kernel, or SwiGLU of 16-bit weights on wgmma.
+bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs, int columns) {
   const uint32_t allowed = CurrentTune().fuse;
-  const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0;
-  if ((norm && (allowed & CudaTune::kFuseNorm) == 0) || (glu && (allowed & CudaTune::kFuseGlu) == 0)) return false;
-  if (norm && (p.k < kNormLeastDim || !HasAlignedX(p) || reinterpret_cast<uintptr_t>(p.norm_weight) % 16 != 0)) return false;
+  const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0, experts = p.expert_begin != nullptr;
   if (glu && (p.bias != nullptr || p.accumulate || p.n % 2 != 0 || p.glu_rows * p.layout.row_bytes > INT_MAX)) return false;
-  return FindGemvShape(exec, dtype, p, pairs).blocks > 0;
+  if (FindGemvShape(exec, dtype, p, pairs).blocks == 0) {
+    return glu && !norm && (allowed & CudaTune::kFuseGluMany) != 0 && Is16Bit(dtype) && !WantsF32(exec, dtype) &&
+           TakesWgmma(exec, dtype, columns) && (experts || p.m <= kBlasRows);
+  }
+  if ((norm && (allowed & CudaTune::kFuseNorm) == 0) || (glu && (allowed & CudaTune::kFuseGlu) == 0)) return false;
+  return !norm || (p.k >= kNormLeastDim && HasAlignedX(p) && reinterpret_cast<uintptr_t>(p.norm_weight) % 16 == 0);
 }
 
 CudaStatus NotFused(const MatmulProblem& p, const char* op) {
-  return CudaFail(CudaFault::kInvalid, "%s: norm or SwiGLU of m %d, n %d, k %d are not the decode kernel's", op, p.m, p.n, p.k);
+  return CudaFail(CudaFault::kInvalid, "%s: norm or SwiGLU of m %d, n %d, k %d are not one launch", op, p.m, p.n, p.k);
 }
 
 // The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read, of a group; `pairs`: of experts.
@@ -231,7 +239,7 @@ CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t
     return KernelsOf(dtype).gemv(exec, p, shape, experts ? pairs : p.num_groups);
   }
   const bool codes = !Is16Bit(dtype);
-  const bool wgmma = !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && CurrentCard().RunsHopperCode();
+  const bool wgmma = TakesWgmma(exec, dtype, columns);
   StreamPlan plan;
   const int blocks = wgmma && !codes ? exec.num_sms : StreamBlocks(columns, exec.num_sms);
   const bool counts = exec.counters != nullptr && blocks * kStreamCounters <= kCudaCounters;
@@ -364,6 +372,7 @@ MatmulProblem ProblemOf(const CudaMatmulParams& params) {
   p.y_stride = params.y_stride;
   p.bias = params.bias;
   p.accumulate = params.accumulate;
+  p.y_half = params.y_half;
   SetFusion(params.fusion, &p);
   return p;
 }
@@ -372,7 +381,7 @@ MatmulProblem ProblemOf(const CudaMatmulParams& params) {
 
 bool CudaMatmulFuses(const CudaExec& exec, const CudaMatmulParams& params) {
   return params.m > 0 && CheckWeight(params.weight, params.m, 1, "matmul") == nullptr &&
-         Fuses(exec, params.weight.dtype, ProblemOf(params), 0);
+         Fuses(exec, params.weight.dtype, ProblemOf(params), 0, ColumnsFor(params.m));
 }
 
 CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
@@ -380,7 +389,7 @@ CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   if (params.m == 0 || weight.n == 0) return nullptr;
   if (CudaStatus failure = CheckWeight(weight, params.m, 1, "matmul")) return failure;
   const MatmulProblem p = ProblemOf(params);
-  if (params.fusion.any() && !Fuses(exec, weight.dtype, p, 0)) return NotFused(p, "matmul");
+  if (params.fusion.any() && !Fuses(exec, weight.dtype, p, 0, ColumnsFor(params.m))) return NotFused(p, "matmul");
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const bool whole_y = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
   if (!exec.deterministic && params.m > kBlasRows && whole_y && exec.matmul_plans != nullptr) return RunBlas(exec, params, p);
@@ -434,6 +443,7 @@ MatmulProblem ProblemOf(const CudaMoeMatmulParams& params) {
   p.expert_begin = params.expert_begin;
   p.expert_data = params.expert_data;
   p.expert_block_scales = params.expert_block_scales;
+  p.y_half = params.y_half;
   SetFusion(params.fusion, &p);
   return p;
 }
@@ -451,7 +461,7 @@ CudaStatus CheckMoe(const CudaMoeMatmulParams& params) {
 
 bool CudaMoeMatmulFuses(const CudaExec& exec, const CudaMoeMatmulParams& params) {
   return params.max_pairs > 0 && CheckMoe(params) == nullptr &&
-         Fuses(exec, params.weight.dtype, ProblemOf(params), params.max_pairs);
+         Fuses(exec, params.weight.dtype, ProblemOf(params), params.max_pairs, ExpertColumns(params));
 }
 
 CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params) {
@@ -459,7 +469,7 @@ CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params
   if (params.max_pairs == 0 || weight.n == 0) return nullptr;
   if (CudaStatus failure = CheckMoe(params)) return failure;
   const MatmulProblem p = ProblemOf(params);
-  if (params.fusion.any() && !Fuses(exec, weight.dtype, p, params.max_pairs)) return NotFused(p, "moe_matmul");
+  if (params.fusion.any() && !Fuses(exec, weight.dtype, p, params.max_pairs, ExpertColumns(params))) return NotFused(p, "moe_matmul");
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const int64_t x_rows = params.x_rows != nullptr ? params.max_pairs / params.top_k : params.max_pairs;
   return RunStream(exec, weight.dtype, p, x_rows, params.max_pairs, ExpertColumns(params), "moe_matmul");

@@ -2,6 +2,8 @@
 // line of all tiles' chunks, folded in the order of k), with tiles of up to 128 or 256 rows of W that the tensor cores read
 // from shared memory themselves.
 //
+// A call for SwiGLU has 8 gates and then their ups in every 16 rows of a tile: a thread holds both, and writes what they make.
+//
 // Bound: the bytes of W; at 128 columns the tensor cores are near. What a block reads of x comes from L2 and counts beside
 // W: 256 rows halve it where there are tiles enough. A piece to be folded costs as much as a third of its tile's stream, so
 // tiles are as high as lets blocks end together with few pieces (EvenCut in matmul_sm80.cu); rows that a tile has not are
@@ -15,6 +17,7 @@
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/tensor_core.cuh"
 #include "kernels/attention/attention_wgmma.cuh"
+#include "kernels/matmul/glu_store.cuh"
 #include "kernels/matmul/stream_fold.cuh"
 #include "kernels/matmul/stream_ring.cuh"
 
@@ -41,14 +44,18 @@ struct WgmmaSource {
 
   const std::byte* w;
   const uint16_t* x;
-  int rows;  // of W that exist, counted from this thread's first
+  int rows;  // of W that exist, counted from this thread's first; gates, and as many ups
+  int step;  // rows of W between two of this thread's
   int x_row[kXCopies];
 
   __device__ void Enter(const MatmulProblem& p, const StreamTile& tile, int tile_rows) {
     const MatmulGroupView group = GroupOf(p, tile.group);
     const int row = static_cast<int>(threadIdx.x) / 8, piece = static_cast<int>(threadIdx.x) % 8;
-    rows = min(p.n - tile.n0, tile_rows) - row;
-    w = group.w + int64_t{tile.n0 + row} * p.layout.row_bytes + piece * 16;
+    const bool glu = p.glu_rows > 0;
+    const int first = glu ? row / 16 * 8 + row % 8 : row, up = glu && row % 16 >= 8 ? p.glu_rows : 0;
+    step = glu ? 16 : 32;
+    rows = glu ? min(p.glu_rows - tile.n0, tile_rows / 2) - first : min(p.n - tile.n0, tile_rows) - first;
+    w = group.w + int64_t{tile.n0 + first + up} * p.layout.row_bytes + piece * 16;
     x = static_cast<const uint16_t*>(p.x) + group.x_offset + piece * 8;
 #pragma unroll
     for (int i = 0; i < kXCopies; ++i) {
@@ -64,9 +71,9 @@ struct WgmmaSource {
     const uint32_t to = stage + Swizzled<Tile::kRowBytes>(row, piece);
 #pragma unroll
     for (int i = 0; i < Tile::kRows / 32; ++i) {
-      const bool valid = in_row && i * 32 < rows;
+      const bool valid = in_row && i * step < rows;
       CopyAsync16(to + i * 32 * Tile::kRowBytes, valid ? static_cast<const void*>(from) : p.x, valid);  // p.x: named, not read
-      from += 32 * p.layout.row_bytes;
+      from += step * p.layout.row_bytes;
     }
   }
 
@@ -108,6 +115,22 @@ __device__ __forceinline__ void StoreSums(const MatmulProblem& p, const StreamTi
   }
 }
 
+// The same of gates n0 + lane / 4 and their ups, through SwiGLU.
+template <int kCount>
+__device__ __forceinline__ void StoreGlu(const MatmulProblem& p, const StreamTile& tile, int n0, int n_end, const float (&sums)[kCount]) {
+  const MatmulGroupView group = GroupOf(p, tile.group);
+  const int lane = static_cast<int>(threadIdx.x) % 32, n = n0 + lane / 4, m0 = tile.m0 + lane % 4 * 2;
+  if (n >= n_end) return;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int m = m0 + j * 8 + c;
+      if (m < group.m) StoreGluValue(p, group.y, group.first + m, n, SwiGluValue(sums[j * 4 + c], sums[j * 4 + 2 + c]));
+    }
+  }
+}
+
 template <int kRowTiles, int kColumns>
 struct WgmmaTiles {
   const MatmulProblem& p;
@@ -117,7 +140,7 @@ struct WgmmaTiles {
 
   __device__ __forceinline__ StreamTile At(int index) const {
     StreamTile tile = TileAt<1, kColumns>(p, work, first_slots, index);
-    tile.n0 *= work.plan.rows;
+    tile.n0 *= p.glu_rows > 0 ? work.plan.rows / 2 : work.plan.rows;
     return tile;
   }
   __device__ __forceinline__ void Enter(int tile) { from.Enter(p, At(tile), work.plan.rows); }
@@ -175,7 +198,11 @@ __global__ __launch_bounds__(kStreamThreads, 1) void WgmmaKernel(const __grid_co
       const StreamTile tile = loads.source.At(tile_idx);
 #pragma unroll
       for (int rt = 0; rt < kRowTiles; ++rt) {
-        StoreSums(p, tile, tile.n0 + warp_row + rt * 128, min(p.n, tile.n0 + tile_rows), acc[rt]);
+        if (p.glu_rows > 0) {
+          StoreGlu(p, tile, tile.n0 + (warp_row + rt * 128) / 2, min(p.glu_rows, tile.n0 + tile_rows / 2), acc[rt]);
+        } else {
+          StoreSums(p, tile, tile.n0 + warp_row + rt * 128, min(p.n, tile.n0 + tile_rows), acc[rt]);
+        }
       }
     }
   }

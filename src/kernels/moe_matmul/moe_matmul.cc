@@ -43,7 +43,11 @@ void RunOnCuda(const ExecContext& ctx, const MoeMatmulParams& params, const int3
   if (on_gpu.weight.dtype == DType::kF16) {  // codes of experts are never multiplied by plain F16
     on_gpu.x_half = FindHalf(ctx, on_gpu.weight, params.x, params.x_stride, x_rows != nullptr ? pairs.num_tokens : pairs.max_pairs());
   }
-  ctx.cuda->halves.Overwritten(params.y, pairs.max_pairs(), params.y_stride, on_gpu.weight.n / (params.fusion.glu ? 2 : 1));
+  const int64_t width = on_gpu.weight.n / (params.fusion.glu ? 2 : 1);
+  ctx.cuda->halves.Overwritten(params.y, pairs.max_pairs(), params.y_stride, width);
+  if (params.fusion.glu) {
+    on_gpu.y_half = ctx.cuda->halves.Begin(CudaHalfSource::kSwiGlu, params.y, params.y_stride, pairs.max_pairs(), width);
+  }
   RunCudaMatmul(ctx, &CudaBackend::moe_matmul, &CudaBackend::moe_matmul_workspace_bytes, on_gpu);
 }
 
