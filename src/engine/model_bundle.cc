@@ -251,9 +251,13 @@ Result<Prepared> Prepare(const ModelOptions& options) {
                     .load_mtp = load_mtp};
   ASSIGN_OR_RETURN(prepared.gpu, PlanGpu(options, bundle.spec, *bundle.source, prepared.build, prepared.runtime));
   MemoryPlan& memory = bundle.memory;
-  if (prepared.gpu && options.drafts != DraftKind::kNone) {
-    return Unsupported("drafts are verified on the CPU only, and {} layers of this model would be on the GPU (--device cpu "
+  if (prepared.gpu && options.drafts == DraftKind::kModel) {
+    return Unsupported("a draft model runs on the CPU only, and {} layers of this model would be on the GPU (--device cpu "
                        "keeps it off)", prepared.gpu->num_layers);
+  }
+  if (prepared.gpu && options.drafts == DraftKind::kMtp && prepared.gpu->num_layers < bundle.spec.num_layers) {
+    return Unsupported("MTP drafts need all layers in one place, and {} of {} layers would be on the GPU (--device cpu keeps "
+                       "it off)", prepared.gpu->num_layers, bundle.spec.num_layers);
   }
   if (prepared.gpu) {
     prepared.build.num_cuda_layers = prepared.gpu->num_layers;

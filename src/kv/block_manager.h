@@ -73,6 +73,8 @@ class BlockManager {
   // And back into `slot`, which must be empty; CanAdmit has seen to the memory.
   void SwapIn(int32_t slot, uint64_t step_id, SwappedTables* swapped, std::vector<BlockWrite>* writes,
               std::vector<BlockMove>* moves);
+  // As Truncate, for what is on the host.
+  void TruncateSwapped(SwappedTables* swapped, int32_t num_tokens, uint64_t last_step);
   // Gives the places up; `last_step` is the step that moved something there.
   void DropSwapped(SwappedTables* swapped, uint64_t last_step);
   const BlockPool& swap_pool(int32_t group) const { return swap_pools_[static_cast<size_t>(group)]; }

@@ -12,6 +12,8 @@ constexpr int64_t kMinLogitTile = 32;
 constexpr int32_t kExpandedBlockTokens = 64;
 constexpr int64_t kMaxExpandedBytes = int64_t{1} << 30;  // of the products of kv_b
 
+static_assert(kMaxCudaDrafts == kMaxDrafts && kMaxCudaWaiting > kMaxDrafts);
+
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
@@ -88,6 +90,22 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
 
 }  // namespace
 
+// A whole context, or each slot's part of the memory that sequences have; a whole chunk of a prompt in any case.
+int32_t CudaDraftRowTokens(const RuntimeOptions& options) {
+  const int64_t part = std::max<int64_t>(options.kv_tokens / options.max_seqs, options.max_step_tokens + kMaxCudaWaiting);
+  return static_cast<int32_t>(std::min<int64_t>(options.max_context, part)) + options.max_drafts + 1;
+}
+
+KvStoreOptions DraftKvOptions(const RuntimeOptions& options, const CudaBackend* backend) {
+  const int32_t row = CudaDraftRowTokens(options);
+  return {.dtype = options.kv_dtype,
+          .block_tokens = options.block_tokens,
+          .max_seqs = options.max_seqs,
+          .max_context = row,
+          .capacity_tokens = int64_t{row} * options.max_seqs,
+          .cuda = backend};
+}
+
 CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& model, const CudaRuntimeOptions& options,
                                      int32_t num_sms, std::byte* base) {
   const RuntimeOptions& o = options.base;
@@ -101,8 +119,13 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
   // A step gives a sequence blocks for its new tokens; one that enters brings its whole table.
   m.bounds.writes = static_cast<int32_t>(std::min<int64_t>(o.max_seqs * blocks_per_seq * num_groups, INT32_MAX / 64));
   m.bounds.setups = o.max_seqs;
-  m.bounds.wanted = o.max_step_tokens;
-  m.logit_tile = std::clamp<int64_t>(o.max_seqs, kMinLogitTile, kMaxLogitTile);
+  const int64_t with_drafts = int64_t{o.max_seqs} * (1 + o.max_drafts);
+  if (DraftsOnGpu(o)) {
+    // What waits for the MTP layer is a batch of its own.
+    m.bounds.rows = std::max({o.max_step_tokens, static_cast<int32_t>(with_drafts), kMaxCudaWaiting});
+  }
+  m.bounds.wanted = m.bounds.rows;
+  m.logit_tile = std::clamp<int64_t>(with_drafts, kMinLogitTile, kMaxLogitTile);
   m.num_counts = spec.num_moe_layers() * int64_t{spec.moe.num_experts};
   m.shapes = AttentionShapes(model);
   const AttentionSpec& a = spec.attention;
@@ -116,9 +139,10 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
   Carver carver(base);
   const int64_t rows = m.bounds.rows, seqs = o.max_seqs, vocab = spec.vocab_size;
   m.input = carver.Take<std::byte>(CudaStepInput::Bytes(m.bounds));
-  m.output_bytes = CudaStepOutput::At(nullptr, m.bounds.wanted, m.num_counts).size_bytes;
+  m.output_bytes = CudaStepOutput::At(nullptr, m.bounds, m.num_counts).size_bytes;
   m.output = carver.Take<std::byte>(m.output_bytes);
   m.state.last_tokens = carver.Take<int32_t>(seqs);
+  m.state.lengths = carver.Take<int32_t>(seqs);
   m.state.stopped = carver.Take<int32_t>(seqs);
   m.state.sampling = carver.Take<CudaSampleSlot>(seqs);
   m.state.num_stops = carver.Take<int32_t>(seqs);
@@ -134,11 +158,28 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
   m.wanted_rows = carver.Take<int32_t>(rows);
   m.wanted_slots = carver.Take<int32_t>(rows);
   m.wanted_positions = carver.Take<int32_t>(rows);
+  m.wanted_in_front = carver.Take<int32_t>(rows);
+  m.span_drafts = carver.Take<int32_t>(seqs);
   m.top = carver.Take<TokenLogprob>(m.logit_tile * kMaxCudaTopLogprobs);
   m.modified = carver.Take<float>(m.logit_tile * vocab);
   m.hidden = carver.Take<float>(rows * hidden_size);
   m.normed = carver.Take<float>(m.logit_tile * hidden_size);
   m.logits = carver.Take<float>(m.logit_tile * vocab);
+  if (DraftsOnGpu(o)) {
+    m.state.draft.tokens = carver.Take<int32_t>(seqs * kMaxCudaDrafts);
+    m.state.draft.fed = carver.Take<int32_t>(seqs);
+    m.state.draft.waiting_begin = carver.Take<int32_t>(seqs);
+    m.state.draft.waiting_len = carver.Take<int32_t>(seqs);
+    m.state.draft.waiting_tokens = carver.Take<int32_t>(seqs * kMaxCudaWaiting);
+    m.state.draft.row_tokens = CudaDraftRowTokens(o);
+    m.waiting = carver.Take<float>(seqs * kMaxCudaWaiting * hidden_size);
+    m.waiting_rows = carver.Take<int32_t>(rows);
+    m.draft_states = carver.Take<float>(seqs * hidden_size);
+    m.draft_last_rows = carver.Take<int32_t>(seqs);
+    m.picks = carver.Take<int32_t>(seqs);
+    m.picked = carver.Take<int32_t>(seqs);
+    m.greedy = carver.Take<CudaSampleSlot>(1);
+  }
   if (model.has_mtp()) {
     m.mtp_states = carver.Take<float>((seqs + rows) * hidden_size);
     m.mtp_hidden = carver.Take<float>(rows * hidden_size);

@@ -46,6 +46,8 @@ struct CudaStepMemory {
   int32_t* wanted_rows = nullptr;
   int32_t* wanted_slots = nullptr;
   int32_t* wanted_positions = nullptr;
+  int32_t* wanted_in_front = nullptr;
+  int32_t* span_drafts = nullptr;
   TokenLogprob* top = nullptr;    // [logit_tile, kMaxCudaTopLogprobs]
   float* modified = nullptr;      // [logit_tile, vocab]
   float* hidden = nullptr;        // [rows, hidden_size]
@@ -59,6 +61,14 @@ struct CudaStepMemory {
   SeqSpan* mtp_spans = nullptr;
   int32_t* mtp_from = nullptr;    // [rows] rows of mtp_states
   int32_t* mtp_to = nullptr;
+  // An MTP layer that drafts.
+  float* waiting = nullptr;         // [max_seqs, kMaxCudaWaiting, hidden_size] states that it has not read
+  int32_t* waiting_rows = nullptr;  // [rows]
+  float* draft_states = nullptr;    // [max_seqs, hidden_size] behind which it drafts
+  int32_t* draft_last_rows = nullptr;  // [max_seqs]
+  int32_t* picks = nullptr;         // [max_seqs]
+  int32_t* picked = nullptr;        // [max_seqs]
+  CudaSampleSlot* greedy = nullptr;    // [1]
   std::vector<std::byte*> plans;  // one a shape
   std::vector<int64_t> plan_bytes;
   CudaMlaSplitParams split;
@@ -74,6 +84,11 @@ struct CudaStepMemory {
   static CudaStepMemory Carve(const CudaBackend& backend, const Model& model, const CudaRuntimeOptions& options, int32_t num_sms,
                               std::byte* base);
 };
+
+// Whether the runtime's MTP layer drafts, and its KV memory then.
+inline bool DraftsOnGpu(const RuntimeOptions& options) { return options.drafts == DraftKind::kMtp; }
+int32_t CudaDraftRowTokens(const RuntimeOptions& options);
+KvStoreOptions DraftKvOptions(const RuntimeOptions& options, const CudaBackend* backend);
 
 // Writes of block tables that one graph launch can carry; a step with more is launched op by op.
 inline int32_t MaxGraphWrites(int32_t bucket, size_t num_groups) { return bucket * static_cast<int32_t>(num_groups); }

@@ -13,6 +13,8 @@ namespace {
 
 // What the driver keeps for a captured step, both copies; measured (docs/measurements), rounded up.
 constexpr int64_t kGraphBytes = int64_t{6} << 20;
+// Captured steps with drafts come in more shapes than are kept.
+constexpr int64_t kMaxDraftGraphs = 32;
 // Kernels, cuBLASLt and the context's own heap.
 constexpr int64_t kDriverBytes = int64_t{256} << 20;
 
@@ -29,6 +31,9 @@ KvStoreOptions KvOptions(const RuntimeOptions& options, const CudaBackend* backe
 int64_t CpuWorkspaceBytes(const ModelSpec& spec, const RuntimeOptions& options) {
   return Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, 1, options.num_threads);
 }
+
+// From one size of a captured step to the next.
+int32_t SizeStep(int32_t size) { return size < 8 ? 1 : size < 16 ? 2 : size < 32 ? 4 : size < 64 ? 8 : size < 256 ? 16 : 64; }
 
 bool HasCpuLayers(const Model& model) { return model.num_cuda_layers() < model.spec().num_layers; }
 
@@ -65,11 +70,15 @@ void* CudaRuntime::Device::AllocateHost(int64_t bytes, Status* status) {
 
 // --- Creation ---
 
+int64_t CudaRuntime::MaxGraphs(const CudaRuntimeOptions& options) {
+  if (!options.use_graphs) return 0;
+  const auto num_buckets = static_cast<int64_t>(MakeBuckets(options.base.max_seqs).size());
+  return num_buckets + (options.base.drafts != DraftKind::kNone ? kMaxDraftGraphs : 0);
+}
+
 std::vector<int32_t> CudaRuntime::MakeBuckets(int32_t max_seqs) {
   std::vector<int32_t> buckets;
-  for (int32_t size = 1; size < max_seqs; size += size < 8 ? 1 : size < 16 ? 2 : size < 32 ? 4 : size < 64 ? 8 : size < 256 ? 16 : 64) {
-    buckets.push_back(size);
-  }
+  for (int32_t size = 1; size < max_seqs; size += SizeStep(size)) buckets.push_back(size);
   buckets.push_back(max_seqs);
   return buckets;
 }
@@ -80,12 +89,15 @@ CudaRuntime::Memory CudaRuntime::PlanMemory(const CudaBackend& backend, const Mo
   const ModelSpec& spec = planned.spec();
   Memory memory;
   memory.weight_bytes = planned.weight_bytes().cuda;
-  memory.kv_bytes = KvStore::PlanBytes(planned.kv_groups(), kv, DeviceType::kCuda);
+  const std::vector<KvGroupSpec> groups = SequenceGroups(planned.kv_groups(), options.base);
+  memory.kv_bytes = KvStore::PlanBytes(groups, kv, DeviceType::kCuda);
+  if (DraftsOnGpu(options.base)) {
+    memory.kv_bytes += KvStore::PlanBytes({planned.kv_groups().back()}, DraftKvOptions(options.base, &backend), DeviceType::kCuda);
+  }
   const CudaStepMemory step = CudaStepMemory::Carve(backend, planned, options, num_sms, nullptr);
   memory.workspace_bytes = step.total_bytes;
-  const auto num_graphs = options.use_graphs ? static_cast<int64_t>(MakeBuckets(options.base.max_seqs).size()) : 0;
-  memory.graph_bytes = kDriverBytes + num_graphs * kGraphBytes;
-  memory.host_kv_bytes = KvStore::PlanBytes(planned.kv_groups(), kv, DeviceType::kCpu);
+  memory.graph_bytes = kDriverBytes + MaxGraphs(options) * kGraphBytes;
+  memory.host_kv_bytes = KvStore::PlanBytes(groups, kv, DeviceType::kCpu);
   memory.host_bytes = 2 * (CudaStepInput::Bytes(step.bounds) + step.output_bytes +
                            int64_t{step.bounds.wanted} * kMaxCudaTopLogprobs * static_cast<int64_t>(sizeof(TokenLogprob)));
   if (HasCpuLayers(planned)) {
@@ -136,7 +148,7 @@ Status CudaRuntime::BuildDevice() {
   const ModelSpec& spec = model.spec();
   RETURN_IF_ERROR(FromCuda(backend_->stream_create(false, &d.stream)));
   RETURN_IF_ERROR(FromCuda(backend_->matmul_init(&d.matmul_plans)));
-  ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(model.kv_groups(), KvOptions(o, backend_)));
+  ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(SequenceGroups(model.kv_groups(), o), KvOptions(o, backend_)));
   const int64_t bytes = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, nullptr).total_bytes;
   ASSIGN_OR_RETURN(d.step_buffer, CudaBuffer::Allocate(backend_, bytes));
   RETURN_IF_ERROR(FromCuda(backend_->fill(d.step_buffer.data(), 0, bytes, nullptr)));
@@ -177,6 +189,7 @@ Status CudaRuntime::BuildDevice() {
   d.exec = {.device = DeviceType::kCuda, .isa = o.isa, .pool = pool_.get(), .workspace = &d.workspace,
             .deterministic = o.deterministic, .cuda = &d.step};
   d.last_tokens.assign(static_cast<size_t>(o.max_seqs), -1);
+  if (DraftsOnGpu(o)) RETURN_IF_ERROR(BuildDrafts());
   const bool split = HasCpuLayers(model);
   if (split) {
     ASSIGN_OR_RETURN(d.cpu_workspace, Workspace::Allocate(CpuWorkspaceBytes(spec, o)));
@@ -193,11 +206,13 @@ Status CudaRuntime::BuildDevice() {
            .max_context = o.max_context,
            .vocab_size = spec.vocab_size,
            .num_experts = spec.moe.num_experts,
-           .depth = split ? 0 : options_.depth,
+           // The host looks n-grams up behind tokens that it knows.
+           .depth = split || o.drafts == DraftKind::kNgram ? 0 : options_.depth,
            .max_logit_bias = kMaxCudaLogitBias,
            .max_top_logprobs = kMaxCudaTopLogprobs,
            .max_logit_rows = o.max_logit_rows,
-           .kv_groups = d.kv.infos()};
+           .kv_groups = d.kv.infos(),
+           .device_drafts = DraftsOnGpu(o) ? o.drafts : DraftKind::kNone};
   next_step_ = next_collect_ = 0;
   built_ = true;
   return Status::Ok();
@@ -209,16 +224,34 @@ int32_t CudaRuntime::Bucket(int32_t num_rows) const {
   return *std::lower_bound(buckets_.begin(), buckets_.end(), num_rows);
 }
 
-// Decode: a token a sequence, from the device or the host, and nothing wanted but the next ones.
-bool CudaRuntime::FitsGraph(const StepPlan& plan) const {
+// Decode: a token a sequence, from the device or the host, with drafts behind it, and nothing wanted but the next ones.
+bool CudaRuntime::FitsGraph(const StepPlan& plan, const InFlight& step) const {
   if (!options_.use_graphs || !plan.setups.empty() || plan.rows.empty()) return false;
-  const auto num_rows = static_cast<int32_t>(plan.rows.size());
-  if (Bucket(num_rows) > device_->memory.logit_tile) return false;  // their logits come in tiles
-  if (static_cast<int64_t>(plan.block_writes.size()) > MaxGraphWrites(Bucket(num_rows), info_.kv_groups.size())) return false;
+  const int32_t num_spans = Bucket(static_cast<int32_t>(plan.rows.size()));
+  if (std::max<int64_t>(num_spans, step.num_rows) > device_->memory.logit_tile) return false;  // their logits come in tiles
+  if (static_cast<int64_t>(plan.block_writes.size()) > MaxGraphWrites(num_spans, info_.kv_groups.size())) return false;
+  if (step.max_waiting > 1 + options_.base.max_drafts) return false;
   constexpr uint32_t kGraphOutputs = kOutputSample | kOutputTopLogprobs;
   return std::all_of(plan.rows.begin(), plan.rows.end(), [](const PlanRow& row) {
-    return row.q_len == 1 && (row.outputs & kOutputSample) != 0 && (row.outputs & ~kGraphOutputs) == 0;
+    return row.q_len == 1 + row.num_drafts && (row.outputs & kOutputSample) != 0 && (row.outputs & ~kGraphOutputs) == 0;
   });
+}
+
+CudaRuntime::GraphShape CudaRuntime::ShapeOf(const StepPlan& plan, const InFlight& step) const {
+  GraphShape shape = {.spans = Bucket(static_cast<int32_t>(plan.rows.size()))};
+  shape.rows = shape.spans;
+  if (step.max_q_len == 1) return shape;
+  const auto num_rows = static_cast<int32_t>(step.num_rows);
+  shape.rows = 1;
+  while (shape.rows < num_rows) shape.rows += SizeStep(shape.rows);
+  shape.rows = std::min({shape.rows, static_cast<int32_t>(device_->memory.logit_tile), device_->memory.bounds.rows});
+  shape.drafts = DraftsOnGpu(options_.base) ? step.max_drafts : options_.base.max_drafts;
+  if (step.max_drafts > 0) shape.waiting = step.max_waiting > 1 ? 1 + options_.base.max_drafts : 1;
+  return shape;
+}
+
+CudaStepBounds CudaRuntime::BoundsOf(const GraphShape& shape) const {
+  return {shape.spans, shape.rows, MaxGraphWrites(shape.spans, info_.kv_groups.size()), 0, shape.rows};
 }
 
 Status CudaRuntime::Launch(const StepPlan& plan) {
@@ -231,7 +264,9 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
   step.moves_only = false;
   step.result.Clear();
   step.result.step_id = plan.step_id;
+  d.step.status = Status::Ok();
   Order(plan, &step);
+  CountDrafts(plan, &step);
   for (const BlockMove& move : plan.swap_outs) {
     if (d.kv.OnGpu(move.group)) RETURN_IF_ERROR(d.kv.SwapOutOfGpu(move, d.stream));
     else d.kv.SwapOut(move);
@@ -248,49 +283,65 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
   if (plan.rows.empty()) {  // moves only
     step.wanted.clear();
     step.moves_only = true;
-  } else if (step.num_expanded == 0 && FitsGraph(plan)) {  // expanded rows are reordered, a graph takes row i as wanted i
-    const int32_t bucket = Bucket(static_cast<int32_t>(plan.rows.size()));
-    const CudaStepBounds bounds = {bucket, bucket, MaxGraphWrites(bucket, info_.kv_groups.size()), 0, bucket};
-    RETURN_IF_ERROR(FillInput(plan, bounds, &step));
+  } else if (step.num_expanded == 0 && FitsGraph(plan, step)) {  // expanded rows are reordered, a graph takes row i as wanted i
+    const GraphShape shape = ShapeOf(plan, step);
+    RETURN_IF_ERROR(FillInput(plan, BoundsOf(shape), &step));
     RETURN_IF_ERROR(RunCpuLayers(plan, &step));
-    RETURN_IF_ERROR(LaunchGraph(bucket, &step));
+    RETURN_IF_ERROR(LaunchGraph(shape, &step));
   } else {
     RETURN_IF_ERROR(LaunchOps(plan, &step));
   }
+  CountWaiting(plan);
   RETURN_IF_ERROR(FromCuda(backend_->event_record(step.done, d.stream)));
   step.active = true;
   ++next_step_;
   return Status::Ok();
 }
 
-Status CudaRuntime::LaunchGraph(int32_t bucket, InFlight* step) {
+Status CudaRuntime::Capture(const GraphShape& shape, const InFlight& step) {
   Device& d = *device_;
-  Device::Graph& graph = d.graphs[bucket];
-  const size_t mine = next_step_ % 2;
-  if (graph.launchable[mine] == nullptr) {
-    const CudaStepBounds bounds = {bucket, bucket, MaxGraphWrites(bucket, info_.kv_groups.size()), 0, bucket};
-    SetBatch(bounds, 1, 0);
-    void* captured = nullptr;
-    RETURN_IF_ERROR(FromCuda(backend_->graph_begin(d.stream)));
-    EnqueueForward(bounds, nullptr);
-    EnqueueOutputs(0, bucket, d.memory.hidden);
-    const Status ended = FromCuda(backend_->graph_end(d.stream, &captured));
-    RETURN_IF_ERROR(d.step.status);
-    RETURN_IF_ERROR(ended);
-    Status made;
-    for (size_t i = 0; i < graph.launchable.size() && made.ok(); ++i) {
-      if (graph.launchable[i] != nullptr) continue;
-      const CudaStepCopies copies = {.in_dst = d.memory.input,
-                                     .in_src = d.in_flight[i].input_host,
-                                     .in_bytes = CudaStepInput::Bytes(bounds),
-                                     .out_dst = d.in_flight[i].output_host,
-                                     .out_src = d.memory.output,
-                                     .out_bytes = step->output.size_bytes};
-      made = FromCuda(backend_->step_graph_create(copies, captured, &graph.launchable[i]));
-    }
-    RETURN_IF_ERROR(FromCuda(backend_->graph_release(captured)));
-    RETURN_IF_ERROR(made);
+  num_one_off_ = info_.depth + 1;  // the host is late for the step before, too
+  if (static_cast<int64_t>(d.graphs.size()) >= MaxGraphs(options_)) {
+    RETURN_IF_ERROR(FromCuda(backend_->stream_synchronize(d.stream)));
+    d.ForgetGraphs();
   }
+  Device::Graph& graph = d.graphs[shape];
+  const CudaStepBounds bounds = BoundsOf(shape);
+  void* captured = nullptr;
+  RETURN_IF_ERROR(FromCuda(backend_->graph_begin(d.stream)));
+  if (shape.waiting > 0) EnqueueDrafts(bounds, shape.drafts, shape.waiting);
+  SetBatch(bounds, 1 + shape.drafts, 0);
+  EnqueueForward(bounds, nullptr);
+  EnqueueOutputs(0, bounds.rows, d.memory.hidden);
+  EnqueueEnd(bounds);
+  const Status ended = FromCuda(backend_->graph_end(d.stream, &captured));
+  RETURN_IF_ERROR(d.step.status);
+  RETURN_IF_ERROR(ended);
+  Status made;
+  for (size_t i = 0; i < graph.launchable.size() && made.ok(); ++i) {
+    const CudaStepCopies copies = {.in_dst = d.memory.input,
+                                   .in_src = d.in_flight[i].input_host,
+                                   .in_bytes = CudaStepInput::Bytes(bounds),
+                                   .out_dst = d.in_flight[i].output_host,
+                                   .out_src = d.memory.output,
+                                   .out_bytes = step.output.size_bytes};
+    made = FromCuda(backend_->step_graph_create(copies, captured, &graph.launchable[i]));
+  }
+  RETURN_IF_ERROR(FromCuda(backend_->graph_release(captured)));
+  return made;
+}
+
+Status CudaRuntime::LaunchGraph(const GraphShape& shape, InFlight* step) {
+  Device& d = *device_;
+  const size_t mine = next_step_ % 2;
+  if (d.graphs.count(shape) == 0) {
+    const Status captured = Capture(shape, *step);
+    if (!captured.ok()) {
+      d.ForgetGraphs();
+      return captured;
+    }
+  }
+  Device::Graph& graph = d.graphs[shape];
   ++num_graph_launches_;
   RETURN_IF_ERROR(FromCuda(backend_->step_graph_launch(graph.launchable[mine], d.stream)));
   if (!step->any_top) return Status::Ok();
@@ -314,6 +365,8 @@ Status CudaRuntime::Collect(StepResult* result) {
 
   StepResult& out = step.result;
   const StepPlan& plan = *step.plan;
+  out.one_off = num_one_off_ > 0;
+  if (out.one_off) --num_one_off_;
   if (step.moves_only) {
     std::swap(*result, out);
     return Status::Ok();
@@ -326,6 +379,9 @@ Status CudaRuntime::Collect(StepResult* result) {
       out.rows.push_back(result_row);
     }
   }
+  for (size_t s = 0; s < step.row_order.size(); ++s) {
+    if (step.output.computed[s] >= 0) out.rows[static_cast<size_t>(step.row_order[s])].num_computed = step.output.computed[s];
+  }
   for (size_t i = 0; i < step.wanted.size(); ++i) {
     const auto r = static_cast<size_t>(step.wanted[i].row_idx);
     const PlanRow& row = plan.rows[r];
@@ -334,7 +390,12 @@ Status CudaRuntime::Collect(StepResult* result) {
       if (to.prompt_logprob_len++ == 0) to.prompt_logprob_begin = static_cast<int32_t>(out.prompt_logprobs.size());
       out.prompt_logprobs.push_back(step.output.target_logprobs[i]);
     }
-    if ((row.outputs & kOutputSample) == 0 || step.wanted[i].position + 1 != row.q_len) continue;
+    if ((row.outputs & kOutputSample) == 0 || step.wanted[i].position + 1 < row.q_len - row.num_drafts) continue;
+    if (step.output.tokens[i] < 0) continue;  // the slot had stopped, or a draft in front was wrong
+    if (to.sampled_token >= 0) {  // a draft that was right
+      if (to.accept_len++ == 0) to.accept_begin = static_cast<int32_t>(out.accepted.size());
+      out.accepted.push_back({to.sampled_token, to.sampled_logprob, to.top_begin, to.top_len});
+    }
     to.sampled_token = step.output.tokens[i];
     d.last_tokens[static_cast<size_t>(row.slot)] = to.sampled_token;
     if (step.input.num_top[i] < 0) continue;

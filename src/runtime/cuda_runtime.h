@@ -68,25 +68,46 @@ class CudaRuntime final : public StepExecutor {
  private:
   struct Device;  // everything that dies with the device
   struct InFlight;
+  // What a captured step is made for: bounds of its spans and rows, and with drafts the most in a row, and how many states
+  // may wait for the MTP layer in a slot.
+  struct GraphShape {
+    int32_t spans = 0;
+    int32_t rows = 0;
+    int32_t drafts = 0;
+    int32_t waiting = 0;
+    auto operator<=>(const GraphShape&) const = default;
+  };
 
   CudaRuntime() = default;
   Status BuildDevice();
   static std::vector<int32_t> MakeBuckets(int32_t max_seqs);
-  bool FitsGraph(const StepPlan& plan) const;
+  static int64_t MaxGraphs(const CudaRuntimeOptions& options);
+  bool FitsGraph(const StepPlan& plan, const InFlight& step) const;
   int32_t Bucket(int32_t num_rows) const;
+  GraphShape ShapeOf(const StepPlan& plan, const InFlight& step) const;
+  CudaStepBounds BoundsOf(const GraphShape& shape) const;
 
   // The parts of Launch (cuda_runtime.cc).
   void Order(const StepPlan& plan, InFlight* step);
   Status FillInput(const StepPlan& plan, const CudaStepBounds& bounds, InFlight* step);
   void FillSetup(const StepPlan& plan, const SlotSetup& setup, CudaSlotSetup* out);
   Status SendSetups(const StepPlan& plan);
-  Status LaunchGraph(int32_t bucket, InFlight* step);
+  Status LaunchGraph(const GraphShape& shape, InFlight* step);
+  Status Capture(const GraphShape& shape, const InFlight& step);
   Status LaunchOps(const StepPlan& plan, InFlight* step);
   void CountBytes(const InFlight& step);
   // The ops of a step (cuda_step_ops.cc).
   void SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int64_t expanded_tokens);
   void EnqueueForward(const CudaStepBounds& bounds, const InFlight* step);
   void EnqueueOutputs(int64_t begin, int64_t count, const float* hidden);
+  void EnqueueEnd(const CudaStepBounds& bounds);
+  // Drafts by the MTP layer (cuda_step_drafts.cc).
+  Status BuildDrafts();
+  void CountDrafts(const StepPlan& plan, InFlight* step);
+  void CountWaiting(const StepPlan& plan);
+  void SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len);
+  void EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes, int32_t stride);
+  void EnqueueFeed(const CudaStepBounds& bounds, int32_t max_q_len);
   Status RunCpuLayers(const StepPlan& plan, InFlight* step);
   Status SendOutputs(const StepPlan& plan, InFlight* step);
   Status FindPromptTops(const StepPlan& plan, int64_t begin, int64_t count, InFlight* step);
@@ -107,6 +128,7 @@ class CudaRuntime final : public StepExecutor {
   int64_t moved_bytes_ = 0;
   uint64_t next_step_ = 0;    // of launches: says whose buffers are used
   uint64_t next_collect_ = 0;
+  int32_t num_one_off_ = 0;   // steps to come whose time holds a capture
 };
 
 }  // namespace cachalot

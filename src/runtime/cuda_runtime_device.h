@@ -26,6 +26,7 @@ struct CudaRuntime::InFlight {
   std::vector<SeqSpan> spans;
   std::vector<int32_t> row_begin;  // [plan rows]
   std::vector<int32_t> row_order;  // [spans] the plan's row behind each
+  std::vector<int32_t> span_of_row;  // [plan rows]
   int64_t num_rows = 0;
   size_t num_expanded = 0;
   int64_t num_expanded_tokens = 0;
@@ -37,6 +38,10 @@ struct CudaRuntime::InFlight {
     int32_t position = 0;  // within the row
   };
   std::vector<Wanted> wanted;
+  // Drafts that the device makes: the most of a row, and how many states wait for the MTP layer in a drafted slot, at most.
+  int32_t max_drafts = 0;
+  int32_t max_waiting = 0;
+  bool feeds = false;  // rows that are not sampled from
   bool any_top = false;
   bool any_targets = false;
   StepResult result;  // rows, and what is downloaded while launching
@@ -57,7 +62,7 @@ struct CudaRuntime::Device {
   struct Graph {
     std::array<void*, 2> launchable = {};  // one for each in-flight buffer
   };
-  std::map<int32_t, Graph> graphs;
+  std::map<GraphShape, Graph> graphs;
   void ForgetGraphs();  // none of them is running
 
   Workspace workspace;
@@ -74,6 +79,10 @@ struct CudaRuntime::Device {
   std::vector<int32_t> cpu_positions;
   std::vector<int32_t> cpu_counts;   // [MoE layers, experts]
   std::vector<int32_t> last_tokens;  // [max_seqs], as collected
+
+  // Of an MTP layer that drafts.
+  KvStore draft_kv;                  // a row of blocks for each slot
+  std::vector<int32_t> waiting;      // [max_seqs] states that wait for it, at most
 
   void* AllocateHost(int64_t bytes, Status* status);
   std::vector<void*> host_buffers;

@@ -11,6 +11,8 @@ void CudaRuntime::Order(const StepPlan& plan, InFlight* step) {
   // Which rows are expanded is decided by their length alone, here and on the device: where they are too many for the
   // scratch, only longer ones are.
   int32_t min_tokens = m.max_expanded_tokens > 0 ? MlaExpandMinTokens(attention, mla_form_) : INT32_MAX;
+  // Rows with drafts may be shorter on the device than the host thinks: they are never expanded.
+  if (options_.base.drafts != DraftKind::kNone) min_tokens = std::max(min_tokens, options_.base.max_drafts + 2);
   const int64_t longest = m.expanded_stride * m.split.block_tokens;
   const auto expands = [&](const PlanRow& row) {
     return row.q_len >= min_tokens && row.num_computed + row.q_len <= longest;
@@ -33,6 +35,7 @@ void CudaRuntime::Order(const StepPlan& plan, InFlight* step) {
   step->spans.clear();
   step->row_order.clear();
   step->row_begin.assign(plan.rows.size(), 0);
+  step->span_of_row.assign(plan.rows.size(), 0);
   step->num_expanded = 0;
   step->max_q_len = 0;
   int32_t next = 0;
@@ -104,17 +107,25 @@ Status CudaRuntime::FillInput(const StepPlan& plan, const CudaStepBounds& bounds
   Device& d = *device_;
   const bool split = d.cpu_hidden != nullptr;
   step->input = CudaStepInput::At(step->input_host, bounds);
-  step->output = CudaStepOutput::At(step->output_host, bounds.wanted, d.memory.num_counts);
+  step->output = CudaStepOutput::At(step->output_host, bounds, d.memory.num_counts);
   CudaStepInput& in = step->input;
   *in.header = {};
   std::copy(step->spans.begin(), step->spans.end(), in.spans);
   in.header->num_spans = static_cast<int32_t>(step->spans.size());
   in.header->num_rows = static_cast<int32_t>(step->num_rows);
+  for (size_t s = 0; s < step->row_order.size(); ++s) {
+    const PlanRow& row = plan.rows[static_cast<size_t>(step->row_order[s])];
+    in.drafts[s] = row.num_drafts;
+    in.first_wanted[s] = -1;
+    in.next_tokens[s] = row.next_token;
+    step->span_of_row[static_cast<size_t>(step->row_order[s])] = static_cast<int32_t>(s);
+  }
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const PlanRow& row = plan.rows[r];
     int32_t* tokens = in.tokens + step->row_begin[r];
     if (row.token_begin >= 0) std::copy_n(plan.token_ids.begin() + row.token_begin, row.q_len, tokens);
-    else tokens[0] = split ? d.last_tokens[static_cast<size_t>(row.slot)] : -1;
+    else if (split) tokens[0] = d.last_tokens[static_cast<size_t>(row.slot)];
+    else std::fill_n(tokens, row.q_len, -1);
   }
   for (const BlockWrite& write : plan.block_writes) {
     if (!d.kv.OnGpu(write.group)) d.kv.Write(write);
@@ -129,10 +140,12 @@ Status CudaRuntime::FillInput(const StepPlan& plan, const CudaStepBounds& bounds
     const PlanRow& row = plan.rows[r];
     const bool every = (row.outputs & (kOutputAllLogits | kOutputPromptLogprobs)) != 0;
     if (!every && (row.outputs & kOutputSample) == 0) continue;
-    for (int32_t i = every ? 0 : row.q_len - 1; i < row.q_len; ++i, ++num_wanted) {
+    const int32_t first_sampled = (row.outputs & kOutputSample) != 0 ? row.q_len - 1 - row.num_drafts : row.q_len;
+    for (int32_t i = every ? 0 : first_sampled; i < row.q_len; ++i, ++num_wanted) {
       step->wanted.push_back({static_cast<int32_t>(r), i});
       const int32_t at = step->row_begin[r] + i;
-      const bool sampled = (row.outputs & kOutputSample) != 0 && i + 1 == row.q_len;
+      const bool sampled = i >= first_sampled;
+      if (i == first_sampled) in.first_wanted[step->span_of_row[r]] = num_wanted;
       in.wanted[num_wanted] = sampled ? at : ~at;
       const bool top = sampled && (row.outputs & kOutputTopLogprobs) != 0;
       in.num_top[num_wanted] = top ? std::min(row.num_top_logprobs, kMaxCudaTopLogprobs) : -1;

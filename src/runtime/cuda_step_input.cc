@@ -28,6 +28,9 @@ CudaStepInput CudaStepInput::At(std::byte* base, const CudaStepBounds& bounds) {
   CudaStepInput input;
   input.header = cursor.Take<CudaStepHeader>(1);
   input.spans = cursor.Take<SeqSpan>(bounds.spans);
+  input.drafts = cursor.Take<int32_t>(bounds.spans);
+  input.first_wanted = cursor.Take<int32_t>(bounds.spans);
+  input.next_tokens = cursor.Take<int32_t>(bounds.spans);
   input.tokens = cursor.Take<int32_t>(bounds.rows);
   input.writes = cursor.Take<CudaBlockWrite>(bounds.writes);
   input.setups = cursor.Take<CudaSlotSetup>(bounds.setups);
@@ -38,12 +41,13 @@ CudaStepInput CudaStepInput::At(std::byte* base, const CudaStepBounds& bounds) {
   return input;
 }
 
-CudaStepOutput CudaStepOutput::At(std::byte* base, int64_t wanted, int64_t counts) {
+CudaStepOutput CudaStepOutput::At(std::byte* base, const CudaStepBounds& bounds, int64_t counts) {
   Cursor cursor(base);
   CudaStepOutput output;
-  output.tokens = cursor.Take<int32_t>(wanted);
-  output.logprobs = cursor.Take<float>(wanted);
-  output.target_logprobs = cursor.Take<float>(wanted);
+  output.tokens = cursor.Take<int32_t>(bounds.wanted);
+  output.computed = cursor.Take<int32_t>(bounds.spans);
+  output.logprobs = cursor.Take<float>(bounds.wanted);
+  output.target_logprobs = cursor.Take<float>(bounds.wanted);
   output.expert_counts = cursor.Take<int32_t>(counts);
   output.size_bytes = cursor.used();
   return output;

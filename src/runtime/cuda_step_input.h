@@ -21,6 +21,9 @@ struct CudaStepBounds {
 struct CudaStepInput {
   CudaStepHeader* header = nullptr;
   SeqSpan* spans = nullptr;
+  int32_t* drafts = nullptr;       // [spans] as CudaStepBeginParams::planned_drafts
+  int32_t* first_wanted = nullptr; // [spans] as CudaStepEndParams has it
+  int32_t* next_tokens = nullptr;  // [spans] the token that follows a span which samples none, where known; or -1
   int32_t* tokens = nullptr;       // [rows]
   CudaBlockWrite* writes = nullptr;
   CudaSlotSetup* setups = nullptr;
@@ -35,13 +38,14 @@ struct CudaStepInput {
 
 // What the device says of it, copied back.
 struct CudaStepOutput {
-  int32_t* tokens = nullptr;         // [wanted]
+  int32_t* tokens = nullptr;         // [wanted]; -1 where none was drawn, or it does not count
+  int32_t* computed = nullptr;       // [spans] tokens of the sequence in the KV cache now; -1: skipped
   float* logprobs = nullptr;         // [wanted] of the drawn tokens
   float* target_logprobs = nullptr;  // [wanted]
   int32_t* expert_counts = nullptr;  // [counts]
   int64_t size_bytes = 0;
 
-  static CudaStepOutput At(std::byte* base, int64_t wanted, int64_t counts);
+  static CudaStepOutput At(std::byte* base, const CudaStepBounds& bounds, int64_t counts);
 };
 
 }  // namespace cachalot

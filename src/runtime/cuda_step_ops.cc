@@ -1,5 +1,6 @@
 // The ops of a step, in the order of the device's stream: the same for graphs and for single launches.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/sample/sample.h"
@@ -10,7 +11,6 @@ namespace cachalot {
 void CudaRuntime::SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int64_t expanded_tokens) {
   Device& d = *device_;
   const CudaStepMemory& m = d.memory;
-  d.step.status = Status::Ok();
   d.step.halves.Clear();  // what the last step left is not what a graph leaves
   d.bounds = bounds;
   d.step.batch = {.spans = m.spans,
@@ -39,9 +39,10 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, const InFlight* s
   const CudaStepMemory& m = d.memory;
   const Model& model = *d.model.model;
   const CudaStepInput in = CudaStepInput::At(m.input, bounds);
-  const CudaStepOutput out = CudaStepOutput::At(m.output, bounds.wanted, m.num_counts);
+  const CudaStepOutput out = CudaStepOutput::At(m.output, bounds, m.num_counts);
   CudaStepBeginParams begin = {.header = in.header,
                                .planned = in.spans,
+                               .planned_drafts = in.drafts,
                                .planned_tokens = in.tokens,
                                .writes = in.writes,
                                .setups = in.setups,
@@ -57,6 +58,7 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, const InFlight* s
   begin.max_rows = bounds.rows;
   begin.max_wanted = bounds.wanted;
   begin.spans = m.spans;
+  begin.span_drafts = m.span_drafts;
   begin.token_ids = m.token_ids;
   begin.row_slots = m.row_slots;
   begin.row_positions = m.row_positions;
@@ -64,6 +66,7 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, const InFlight* s
   begin.wanted_rows = m.wanted_rows;
   begin.wanted_slots = m.wanted_slots;
   begin.wanted_positions = m.wanted_positions;
+  begin.wanted_in_front = m.wanted_in_front;
   RunCuda(d.exec, &CudaBackend::step_begin, begin);
   if (m.num_counts > 0) {
     RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
@@ -96,7 +99,7 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, const InFlight* s
   model.Forward(d.exec, batch);
 }
 
-// Norm, head, sampling and the slots' new state for wanted positions [begin, begin + count); `hidden` null: gathered.
+// Norm, head and sampling for wanted positions [begin, begin + count); `hidden` null: gathered.
 void CudaRuntime::EnqueueOutputs(int64_t begin, int64_t count, const float* hidden) {
   Device& d = *device_;
   const CudaStepMemory& m = d.memory;
@@ -114,7 +117,8 @@ void CudaRuntime::EnqueueOutputs(int64_t begin, int64_t count, const float* hidd
   // The input and output were laid out for this step's bounds.
   const CudaStepBounds& bounds = d.bounds;
   const CudaStepInput in = CudaStepInput::At(m.input, bounds);
-  const CudaStepOutput out = CudaStepOutput::At(m.output, bounds.wanted, m.num_counts);
+  const CudaStepOutput out = CudaStepOutput::At(m.output, bounds, m.num_counts);
+  const bool drafts = options_.base.drafts != DraftKind::kNone;
   RunCuda(d.exec, &CudaBackend::sample,
           CudaSampleParams{.logits = m.logits,
                            .logits_stride = vocab,
@@ -125,17 +129,45 @@ void CudaRuntime::EnqueueOutputs(int64_t begin, int64_t count, const float* hidd
                            .slots = m.state.sampling,
                            .bias = m.bias,
                            .counts = m.counts,
+                           .num_in_front = drafts ? m.wanted_in_front + begin : nullptr,
+                           .input_rows = m.wanted_rows + begin,
+                           .input_ids = m.token_ids,
                            .modified = m.modified,
                            .num_top = in.num_top + begin,
                            .top_stride = kMaxCudaTopLogprobs,
                            .token_ids = out.tokens + begin,
                            .logprobs = out.logprobs + begin,
                            .top = m.top});
-  RunCuda(d.exec, &CudaBackend::step_end,
-          CudaStepEndParams{.wanted_slots = m.wanted_slots + begin,
-                            .tokens = out.tokens + begin,
-                            .num_wanted = static_cast<int32_t>(count),
-                            .state = m.state});
+}
+
+// Drafts against draws, the slots' new state, and what the MTP layer has to read.
+void CudaRuntime::EnqueueEnd(const CudaStepBounds& bounds) {
+  Device& d = *device_;
+  const CudaStepMemory& m = d.memory;
+  const RuntimeOptions& o = options_.base;
+  const CudaStepInput in = CudaStepInput::At(m.input, bounds);
+  const CudaStepOutput out = CudaStepOutput::At(m.output, bounds, m.num_counts);
+  CudaStepEndParams end = {.num_spans = bounds.spans,
+                           .num_rows = bounds.rows,
+                           .spans = m.spans,
+                           .span_drafts = m.span_drafts,
+                           .token_ids = m.token_ids,
+                           .first_wanted = in.first_wanted,
+                           .tokens = out.tokens,
+                           .computed = out.computed,
+                           .state = m.state};
+  if (o.drafts != DraftKind::kNone) {
+    end.counts = m.counts;
+    end.vocab = info_.vocab_size;
+    end.accept_seed = kAcceptSeed;
+    if (o.accept_fixed >= 0) end.accept_below = static_cast<int64_t>(std::ceil(std::ldexp(double{o.accept_fixed}, 53)));
+  }
+  end.waiting_rows = m.waiting_rows;
+  RunCuda(d.exec, &CudaBackend::step_end, end);
+  if (!DraftsOnGpu(o)) return;
+  RunCuda(d.exec, &CudaBackend::gather_rows,
+          CudaGatherRowsParams{.src = m.hidden, .dst = m.waiting, .dst_rows = m.waiting_rows, .num_rows = bounds.rows,
+                               .dim = d.model.model->spec().hidden_size});
 }
 
 Status CudaRuntime::RunCpuLayers(const StepPlan& plan, InFlight* step) {
@@ -167,7 +199,7 @@ Status CudaRuntime::LaunchOps(const StepPlan& plan, InFlight* step) {
   const CudaStepMemory& m = d.memory;
   int64_t wanted = 0;
   for (const PlanRow& row : plan.rows) {
-    wanted += (row.outputs & (kOutputAllLogits | kOutputPromptLogprobs)) != 0 ? row.q_len : 1;
+    wanted += (row.outputs & (kOutputAllLogits | kOutputPromptLogprobs)) != 0 ? row.q_len : 1 + row.num_drafts;
   }
   const CudaStepBounds bounds = {static_cast<int32_t>(plan.rows.size()), static_cast<int32_t>(step->num_rows),
                                  static_cast<int32_t>(plan.block_writes.size()), static_cast<int32_t>(plan.setups.size()),
@@ -178,6 +210,7 @@ Status CudaRuntime::LaunchOps(const StepPlan& plan, InFlight* step) {
   RETURN_IF_ERROR(FillInput(plan, bounds, step));
   RETURN_IF_ERROR(RunCpuLayers(plan, step));
   RETURN_IF_ERROR(FromCuda(backend_->copy(m.input, step->input_host, step->input.size_bytes, d.stream)));
+  if (step->max_drafts > 0) EnqueueDrafts(bounds, step->max_drafts, step->max_waiting);
   SetBatch(bounds, step->max_q_len, step->num_expanded_tokens);
   EnqueueForward(bounds, step);
   RETURN_IF_ERROR(d.step.status);
@@ -244,7 +277,7 @@ Status CudaRuntime::SendOutputs(const StepPlan& plan, InFlight* step) {
     EnqueueOutputs(begin, count, nullptr);
     if (step->any_targets) {
       const CudaStepInput in = CudaStepInput::At(m.input, d.bounds);
-      const CudaStepOutput out = CudaStepOutput::At(m.output, d.bounds.wanted, m.num_counts);
+      const CudaStepOutput out = CudaStepOutput::At(m.output, d.bounds, m.num_counts);
       RunCuda(d.exec, &CudaBackend::logprob_rows,
               CudaLogprobParams{.logits = m.logits, .ids = in.target_ids + begin, .num_rows = count,
                                 .vocab = info_.vocab_size, .out = out.target_logprobs + begin});
@@ -263,7 +296,9 @@ Status CudaRuntime::SendOutputs(const StepPlan& plan, InFlight* step) {
       RETURN_IF_ERROR(Download(m.logits + i * vocab, vocab * 4, result.logits.data() + result.logits.size() - vocab));
     }
   }
-  return any_mtp ? SendMtp(plan, step) : Status::Ok();
+  EnqueueEnd(d.bounds);
+  if (step->feeds) EnqueueFeed(d.bounds, step->max_q_len);
+  return any_mtp ? SendMtp(plan, step) : d.step.status;
 }
 
 // As Runtime::OutputMtp: slot i of a sequence pairs the hidden state at position i with token i + 1. The states are those
@@ -316,16 +351,7 @@ Status CudaRuntime::SendMtp(const StepPlan& plan, InFlight* step) {
           CudaGatherRowsParams{.src = m.mtp_states, .src_rows = m.mtp_from + num, .dst = m.mtp_states, .dst_rows = m.mtp_to,
                                .num_rows = static_cast<int64_t>(keep_from.size()), .dim = hidden_size});
   if (num > 0) {
-    CudaStepBounds bounds = {.spans = static_cast<int32_t>(spans.size()), .rows = static_cast<int32_t>(num)};
-    SetBatch(bounds, step->max_q_len, 0);
-    d.step.batch.spans = m.mtp_spans;
-    for (CudaAttentionBatch& entry : d.step.attention) entry.batch.spans = m.mtp_spans;
-    RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.batch_rows(exec, d.step.batch); });
-    for (const CudaAttentionBatch& entry : d.step.attention) {
-      RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
-        return cuda.attention_plan(exec, entry.batch, entry.plan);
-      });
-    }
+    SetMtpBatch(static_cast<int32_t>(spans.size()), static_cast<int32_t>(num), step->max_q_len);
     model.ForwardMtp(d.exec, {.next_token_ids = m.mtp_tokens,
                               .positions = m.row_positions,
                               .hidden = m.mtp_hidden,

@@ -9,8 +9,6 @@
 namespace cachalot {
 namespace {
 
-constexpr uint64_t kAcceptSeed = 77;  // of a synthetic acceptance
-
 // Positions whose logits are in memory at once: one per sequence, so that a decode step reads the head once, but not
 // without bound (256 x 150,000 x 4 bytes = 154 MB).
 int64_t LogitTile(const RuntimeOptions& options) {
@@ -28,13 +26,12 @@ DrafterOptions DraftOptions(const RuntimeOptions& options, const ModelSpec& draf
           .num_threads = options.num_threads};
 }
 
-// The groups that sequences have blocks in: not that of the MTP layer where the drafter has its own for it.
+}  // namespace
+
 std::vector<KvGroupSpec> SequenceGroups(std::vector<KvGroupSpec> groups, const RuntimeOptions& options) {
   if (options.drafts == DraftKind::kMtp) groups.pop_back();
   return groups;
 }
-
-}  // namespace
 
 Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const RuntimeOptions& options,
                                     const ModelSpec* draft_spec) {

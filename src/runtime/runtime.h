@@ -36,6 +36,11 @@ struct RuntimeOptions {
   std::string kv_identity = {};  // as ExecutorInfo's
 };
 
+inline constexpr uint64_t kAcceptSeed = 77;  // of a synthetic acceptance
+
+// The groups that sequences have blocks in: not that of an MTP layer that drafts, which has memory of its own.
+std::vector<KvGroupSpec> SequenceGroups(std::vector<KvGroupSpec> groups, const RuntimeOptions& options);
+
 class Runtime final : public StepExecutor {
  public:
   // draft_model: of DraftKind::kModel.

@@ -41,6 +41,7 @@ class FakeDevice {
   struct Slot {
     uint64_t residency = 0;  // a new number for each SlotSetup; 0: never set up
     int32_t num_computed = 0;
+    int32_t num_wrong = 0;         // drafts of its last row
     int32_t last_token = -1;
     std::vector<int32_t> context;  // what it was told of the tokens in front of its first row
     std::vector<int32_t> drafts;   // that it makes itself, of the step being run
@@ -78,6 +79,7 @@ class FakeDevice {
   std::vector<Slot> slots_;
   std::vector<std::vector<Cell>> cells_;       // [groups][block * block_tokens + place]
   std::vector<std::vector<Cell>> host_cells_;  // the same of the swap pools
+  std::vector<PlanRow> rows_;                  // the plan's, where they really stand
   std::vector<int32_t> tokens_;                // of the row being computed
   std::vector<uint64_t> hidden_;
   std::vector<std::array<int32_t, 3>> written_;  // slot, group, index

@@ -28,7 +28,9 @@ inline constexpr uint32_t kOutputMtp = 1u << 5;
 struct PlanRow {
   int32_t slot = 0;          // the sequence's place in the runtime's state, [0, max_seqs)
   int32_t q_len = 0;         // tokens computed for it in this step (an upper bound once drafts are verified)
-  int32_t num_computed = 0;  // tokens of it already in the KV cache
+  // Tokens of it already in the KV cache. A row whose tokens the runtime knows (token_begin -1) stands behind what that has
+  // computed: where drafts are in flight they may be fewer, this is if all of them are right.
+  int32_t num_computed = 0;
   // Of q_len, the last ones are drafts, each a guess at the token that the position in front of it samples. A row with
   // drafts has one other token, the last sampled one, and samples: at each position in turn, until a draft is none of
   // what was sampled (ResultRow::accept_begin).
@@ -141,6 +143,7 @@ struct StepResult {
   std::vector<AcceptedToken> accepted;
   int64_t draft_us = 0;  // of the step's time, what making drafts took
   int64_t device_us = 0;  // and for how long the host waited for the device, or computed in its place
+  bool one_off = false;  // that time holds work that is done once: it says nothing of other steps
   std::vector<TopLogprob> top_logprobs;
   std::vector<float> prompt_logprobs;
   std::vector<TopLogprob> prompt_top_logprobs;
@@ -155,6 +158,7 @@ struct StepResult {
     accepted.clear();
     draft_us = 0;
     device_us = 0;
+    one_off = false;
     top_logprobs.clear();
     prompt_logprobs.clear();
     prompt_top_logprobs.clear();

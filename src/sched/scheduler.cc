@@ -121,7 +121,7 @@ void Scheduler::Continue(Sequence* seq, int32_t num_kept, std::span<const int32_
       if (row.seq == seq) row.seq = nullptr;
     }
   }
-  seq->num_in_flight = seq->num_sampling = 0;
+  seq->num_in_flight = seq->num_sampling = seq->num_unsure = 0;
   if (seq->state == SequenceState::kWaiting) {
     waiting_.erase(std::find(waiting_.begin(), waiting_.end(), seq));
     blocks_.DropSwapped(&seq->swapped, seq->last_step);
@@ -196,10 +196,11 @@ SequenceEnd Scheduler::Advance(ScheduledRow* scheduled, const ResultRow& row, co
       << "sequence " << seq->id << " in slot " << scheduled->slot << ": " << row.num_computed
       << " tokens in slot " << row.slot;
   --seq->num_in_flight;
+  seq->num_unsure -= scheduled->num_drafts;
   if (scheduled->num_drafts > 0) TakeBackDrafts(scheduled, row);
   SequenceEnd end = SequenceEnd::kNone;
   if (scheduled->samples) {
-    --seq->num_sampling;
+    seq->num_sampling -= 1 + scheduled->num_drafts;
     end = TakeTokens(scheduled, row, result);
   } else if (row.num_computed == seq->max_total) {
     end = SequenceEnd::kLength;  // max_tokens 0
@@ -211,7 +212,7 @@ SequenceEnd Scheduler::Advance(ScheduledRow* scheduled, const ResultRow& row, co
   return end;
 }
 
-// What was planned as if all drafts were right; only at depth 0, so the sequence is where it was.
+// What was planned as if all drafts were right, this row and those behind it that are in flight.
 void Scheduler::TakeBackDrafts(ScheduledRow* scheduled, const ResultRow& row) {
   Sequence* seq = scheduled->seq;
   const int32_t num_wrong = scheduled->num_computed - row.num_computed;
@@ -227,9 +228,19 @@ void Scheduler::TakeBackDrafts(ScheduledRow* scheduled, const ResultRow& row) {
   counters_.decode_tokens -= num_wrong;
   scheduled->num_computed -= num_wrong;
   scheduled->num_new -= num_wrong;
-  seq->num_computed -= num_wrong;
   seq->num_reported -= num_wrong;
-  blocks_.Truncate(seq->slot, seq->num_computed, seq->last_step);
+  for (int32_t age = 1; age < num_in_flight_; ++age) {
+    for (ScheduledRow& behind : InFlight(age).rows) {
+      if (behind.seq == seq) behind.num_computed -= num_wrong;
+    }
+  }
+  if (seq->state == SequenceState::kRunning) {
+    seq->num_computed -= num_wrong;
+    blocks_.Truncate(seq->slot, seq->num_computed, seq->last_step);
+  } else if (!seq->swapped.empty()) {
+    seq->num_computed -= num_wrong;
+    blocks_.TruncateSwapped(&seq->swapped, seq->num_computed, seq->last_step);
+  }
 }
 
 // Accepted drafts, then what was sampled behind them, until the sequence ends.
@@ -253,7 +264,7 @@ SequenceEnd Scheduler::TakeTokens(ScheduledRow* scheduled, const ResultRow& row,
 // Steps with prompts in them say nothing about decoding.
 void Scheduler::LearnFromStep(const StepResult& result, int64_t step_us) {
   const PlannedStep& step = InFlight(0);
-  if (step.num_prompt_tokens > 0 || step.num_decode_tokens == 0) return;
+  if (step.num_prompt_tokens > 0 || step.num_decode_tokens == 0 || result.one_off) return;
   depths_.ObserveStep(step.num_decode_tokens, drafts_->on_device() ? step.num_drafted : 0,
                       drafts_->on_device() ? step.max_drafts : 0, step_us, result.draft_us);
 }
@@ -320,7 +331,7 @@ void Scheduler::ExtendKeys(Sequence* seq, int32_t num_tokens) const {
 
 // What no row to come reads; a row in flight may read it still.
 void Scheduler::DropBehindWindow(Sequence* seq) {
-  blocks_.DropBehindWindow(seq->slot, seq->num_computed, seq->last_step);
+  blocks_.DropBehindWindow(seq->slot, seq->num_computed - seq->num_unsure, seq->last_step);
 }
 
 void Scheduler::Preempt(Sequence* seq, StepPlan* plan) {

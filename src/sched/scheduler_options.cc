@@ -23,11 +23,11 @@ Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptio
   if (limits.depth < 0 || limits.depth > 1) {
     return InvalidArgument("the executor's depth is {}: must be 0 or 1", limits.depth);
   }
-  if (options.drafts != DraftKind::kNone && limits.depth > 0) {
-    return Unsupported("drafts '{}': this executor plans a step ahead (depth {}) and verifies none",
+  const bool host_drafts = options.drafts == DraftKind::kNone || options.drafts == DraftKind::kNgram;
+  if (options.drafts == DraftKind::kNgram && limits.depth > 0) {
+    return Unsupported("drafts '{}': this executor plans a step ahead (depth {}), and what they continue is not known then",
                        DraftKindName(options.drafts), limits.depth);
   }
-  const bool host_drafts = options.drafts == DraftKind::kNone || options.drafts == DraftKind::kNgram;
   if (!host_drafts && options.drafts != limits.device_drafts) {
     return InvalidArgument("drafts '{}': the executor was set up for '{}'", DraftKindName(options.drafts),
                            DraftKindName(limits.device_drafts));

@@ -205,7 +205,8 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
   seq->num_reported = std::max(seq->num_reported, end);
   seq->last_step = plan->step_id;
   seq->device_has_last_token = samples;
-  seq->num_sampling += samples ? 1 : 0;
+  seq->num_sampling += samples ? 1 + seq->num_drafts : 0;
+  seq->num_unsure += seq->num_drafts;
   ++seq->num_in_flight;
 }
 

@@ -295,8 +295,10 @@ SchedulerLimits DraftingLimits(int32_t num_blocks = 64) {
 }
 
 TEST(Scheduler, DraftsNeverReachBeyondTheEnd) {
-  for (const DraftKind kind : {DraftKind::kMtp, DraftKind::kNgram}) {
-    SchedulerDriver driver(DraftingLimits(), {.drafts = kind, .max_drafts = 6, .adaptive_drafts = false});
+  for (const auto& [kind, depth] : {std::pair(DraftKind::kMtp, 0), {DraftKind::kMtp, 1}, {DraftKind::kNgram, 0}}) {
+    SchedulerLimits limits = DraftingLimits();
+    limits.depth = depth;
+    SchedulerDriver driver(limits, {.drafts = kind, .max_drafts = 6, .adaptive_drafts = false});
     std::map<uint64_t, std::vector<int32_t>> expected;
     for (const int32_t max_tokens : {1, 2, 3, 20, 1000}) {
       const auto prompt = TestPrompt(115 - max_tokens % 1000, max_tokens);
@@ -350,6 +352,8 @@ TEST(Scheduler, DraftsMustBePossible) {
   EXPECT_EQ(error(TestLimits(), {.max_drafts = 17}), "max_drafts is 17 tokens: must be in 1..16");
   SchedulerLimits ahead = TestLimits();
   ahead.depth = 1;
+  ahead.device_drafts = DraftKind::kMtp;
+  EXPECT_EQ(error(ahead, {.drafts = DraftKind::kMtp}), "");
   EXPECT_NE(error(ahead, {.drafts = DraftKind::kNgram}).find("plans a step ahead"), std::string::npos);
 }
 

@@ -43,6 +43,7 @@ void SchedulerTrace::Committed(const StepResult& result, int64_t now_us) {
   event.rows = result.rows;
   event.accepted = result.accepted;
   event.draft_us = result.draft_us;
+  event.one_off = result.one_off;
 }
 
 void SchedulerTrace::Abandoned() {
@@ -63,9 +64,11 @@ void SchedulerTrace::Flushed() {
 
 namespace {
 
+// Drafts that were in flight when a row was planned may have been wrong, too.
 bool IsResultOf(const PlanRow& planned, const ResultRow& row) {
   const int32_t most = planned.num_computed + planned.q_len;
-  return row.slot == planned.slot && row.num_computed <= most && row.num_computed >= most - planned.num_drafts;
+  const int32_t drafts = planned.num_drafts + (planned.token_begin < 0 ? kMaxDrafts : 0);
+  return row.slot == planned.slot && row.num_computed <= most && row.num_computed >= most - drafts;
 }
 
 }  // namespace
@@ -119,6 +122,7 @@ Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, Scheduler
         result.rows = event.rows;
         result.accepted = event.accepted;
         result.draft_us = event.draft_us;
+        result.one_off = event.one_off;
         in_flight.erase(in_flight.begin());
         scheduler->Commit(result, event.now_us);
         break;

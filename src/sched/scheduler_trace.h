@@ -30,6 +30,7 @@ struct SchedulerEvent {
   std::vector<ResultRow> rows = {};  // kCommit, as the next two
   std::vector<AcceptedToken> accepted = {};
   int64_t draft_us = 0;
+  bool one_off = false;
   int32_t num_kept = 0;              // kContinue
   std::vector<int32_t> tokens = {};  // kContinue
 };

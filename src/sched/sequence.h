@@ -64,9 +64,13 @@ struct Sequence {
 
   SequenceState state = SequenceState::kNew;
   int32_t slot = -1;          // while running
-  int32_t num_computed = 0;   // tokens in the KV cache when the steps in flight are done
+  // Tokens in the KV cache when the steps in flight are done and all drafts in them were right; num_unsure fewer when all
+  // are wrong.
+  int32_t num_computed = 0;
+  int32_t num_unsure = 0;
   int32_t num_in_flight = 0;  // rows of it in steps in flight
-  // Tokens that those rows sample: they stand behind `tokens`, and only the device knows them before Commit.
+  // Tokens that those rows sample, if all their drafts are right: they stand behind `tokens`, and only the device knows
+  // them before Commit.
   int32_t num_sampling = 0;
   // Positions whose outputs (logits, prompt log-probabilities) the owner has or gets from steps in flight:
   // after a preemption they are computed again but not reported again.

@@ -5,128 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/engine.h"
-#include "engine/model_bundle.h"
-#include "golden/golden_case.h"
+#include "golden/drafts_harness.h"
 
 namespace cachalot {
 namespace {
-
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::vector<float> logprobs;
-  std::vector<float> top_logprobs;
-  bool operator==(const Answer&) const = default;
-};
-
-struct Drafting {
-  DraftKind kind = DraftKind::kNone;
-  std::string draft = "";     // a golden case
-  int32_t max_drafts = 4;
-  bool always = true;
-  int64_t kv_tokens = 0;
-  bool swap = false;
-  int32_t max_seqs = 6;
-  float accept_fixed = -1;
-};
-
-class Opened {
- public:
-  // model: a golden case, or "dummy NAME".
-  Opened(const std::string& model, const Drafting& setup) {
-    ModelOptions options;
-    if (model.starts_with("dummy ")) options.dummy = model.substr(6);
-    else options.path = LoadGoldenCase(model)->folder;
-    if (!setup.draft.empty()) options.draft_path = LoadGoldenCase(setup.draft)->folder;
-    options.num_threads = 1;
-    options.max_seqs = setup.max_seqs;
-    options.context = 128;
-    options.max_step_tokens = 64;
-    options.kv_tokens = setup.kv_tokens;
-    options.swap_tokens = setup.swap ? 512 : 0;
-    options.block_tokens = 8;
-    options.deterministic = true;
-    options.drafts = setup.kind;
-    options.max_drafts = setup.max_drafts;
-    options.draft_accept_fixed = setup.accept_fixed;
-    auto bundle = OpenModel(options);
-    EXPECT_TRUE(bundle.ok()) << bundle.status().ToString();
-    bundle_ = std::move(bundle).value();
-    EngineOptions engine_options;
-    engine_options.max_batch_tokens = 64;
-    engine_options.drafts = setup.kind;
-    engine_options.max_drafts = setup.max_drafts;
-    engine_options.adaptive_drafts = !setup.always;
-    engine_options.preemption = setup.swap ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
-    auto engine = Engine::Create(bundle_.runtime.get(), nullptr, engine_options);
-    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
-    engine_ = std::move(engine).value();
-  }
-
-  void Submit(Request request, std::vector<Answer>* answers) {
-    answers->resize(static_cast<size_t>(request.n));
-    auto id = engine_->Submit(std::move(request), [answers](const RequestOutput& output) {
-      Answer& answer = answers->at(static_cast<size_t>(output.choice));
-      EXPECT_TRUE(output.error.ok()) << output.error.ToString();
-      answer.tokens.insert(answer.tokens.end(), output.token_ids.begin(), output.token_ids.end());
-      answer.logprobs.insert(answer.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
-      for (const auto& top : output.top_logprobs) {
-        for (const TopLogprob& entry : top) answer.top_logprobs.push_back(entry.logprob);
-      }
-    });
-    EXPECT_TRUE(id.ok()) << id.status().ToString();
-  }
-  const EngineStats& Run() {
-    EXPECT_TRUE(engine_->RunUntilIdle().ok());
-    for (const int32_t used : engine_->stats().kv_blocks_used) EXPECT_EQ(used, 0);
-    return engine_->stats();
-  }
-
- private:
-  ModelBundle bundle_;
-  std::unique_ptr<Engine> engine_;
-};
-
-std::vector<int32_t> Prompt(int32_t length, int32_t start) {
-  std::vector<int32_t> prompt;
-  for (int32_t i = 0; i < length; ++i) prompt.push_back(3 + (start + 5 * (i % 9)) % 60);
-  return prompt;
-}
-
-// Every way of sampling, prompts with much in common, several answers to one.
-std::vector<Request> Requests() {
-  std::vector<Request> requests;
-  for (int32_t i = 0; i < 14; ++i) {
-    Request request;
-    request.prompt_ids = Prompt(3 + 5 * (i % 7), i % 3);
-    request.max_tokens = 20 + 4 * i;
-    request.ignore_eos = i % 2 == 0;
-    request.stop_ids = {7, 31};
-    request.num_top_logprobs = i % 3 == 0 ? 2 : -1;
-    request.n = i % 5 == 4 ? 3 : 1;
-    SamplingConfig& sampling = request.sampling;
-    sampling.seed = static_cast<uint64_t>(100 + i);
-    if (i % 3 != 0) sampling.temperature = 0.3f + 0.1f * static_cast<float>(i);
-    if (i % 4 == 1) sampling.top_k = 5;
-    if (i % 4 == 2) sampling.top_p = 0.8f;
-    if (i % 4 == 3) sampling.min_p = 0.1f;
-    if (i % 5 == 1) sampling.repetition_penalty = 1.3f;
-    if (i % 5 == 2) sampling.frequency_penalty = 0.7f, sampling.presence_penalty = 0.2f;
-    if (i % 6 == 5) sampling.logit_bias = {{9, 3.0f}, {11, -2.0f}};
-    requests.push_back(request);
-  }
-  return requests;
-}
-
-std::vector<std::vector<Answer>> Answers(const std::string& model, const Drafting& setup, EngineStats* stats = nullptr) {
-  Opened opened(model, setup);
-  std::vector<Request> requests = Requests();
-  std::vector<std::vector<Answer>> answers(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) opened.Submit(std::move(requests[i]), &answers[i]);
-  const EngineStats& end = opened.Run();
-  if (stats != nullptr) *stats = end;
-  return answers;
-}
 
 struct Case {
   const char* model;
@@ -149,14 +31,14 @@ TEST(Drafts, TheSameTokensAndBitsAsWithout) {
       {"dummy tiny-deepseek-v3", {.kind = DraftKind::kNgram}, 0},
   };
   std::string plain_model;
-  std::vector<std::vector<Answer>> plain;
+  std::vector<std::vector<DraftAnswer>> plain;
   for (const Case& test : cases) {
     SCOPED_TRACE(fmt::format("{}, drafts {} {}, at most {}", test.model, static_cast<int>(test.setup.kind), test.setup.draft,
                              test.setup.max_drafts));
-    if (plain_model != test.model) plain = Answers(test.model, {});
+    if (plain_model != test.model) plain = DraftAnswers(test.model, {});
     plain_model = test.model;
     EngineStats stats;
-    EXPECT_EQ(Answers(test.model, test.setup, &stats), plain);
+    EXPECT_EQ(DraftAnswers(test.model, test.setup, &stats), plain);
     EXPECT_GT(stats.draft_tokens, 0);
     EXPECT_GE(static_cast<double>(stats.accepted_tokens), test.least_accepted * static_cast<double>(stats.draft_tokens));
   }
@@ -164,12 +46,12 @@ TEST(Drafts, TheSameTokensAndBitsAsWithout) {
 
 // Too little memory: sequences are preempted between their drafts, and go on.
 TEST(Drafts, PreemptionChangesNothing) {
-  const auto plain = Answers("llama", {});
+  const auto plain = DraftAnswers("llama", {});
   for (const bool swap : {false, true}) {
     for (const DraftKind kind : {DraftKind::kNgram, DraftKind::kModel}) {
       EngineStats stats;
       const Drafting setup{.kind = kind, .draft = kind == DraftKind::kModel ? "llama" : "", .kv_tokens = 150, .swap = swap};
-      EXPECT_EQ(Answers("llama", setup, &stats), plain) << static_cast<int>(kind) << " " << swap;
+      EXPECT_EQ(DraftAnswers("llama", setup, &stats), plain) << static_cast<int>(kind) << " " << swap;
       EXPECT_GT(stats.preemptions, 0);
       EXPECT_GT(stats.accepted_tokens, 0);
     }
@@ -178,12 +60,12 @@ TEST(Drafts, PreemptionChangesNothing) {
 
 // What was drafted and was wrong must not be found by others.
 TEST(Drafts, OnlyVerifiedTokensAreCached) {
-  Opened drafting("llama", {.kind = DraftKind::kModel, .draft = "qwen2"});
-  Opened plain("llama", {});
+  DraftingModel drafting("llama", {.kind = DraftKind::kModel, .draft = "qwen2"});
+  DraftingModel plain("llama", {});
   for (int round = 0; round < 3; ++round) {
-    std::vector<Answer> first, second, want;
+    std::vector<DraftAnswer> first, second, want;
     Request request;
-    request.prompt_ids = Prompt(20, 1);
+    request.prompt_ids = DraftPrompt(20, 1);
     request.max_tokens = 40;
     request.ignore_eos = true;
     drafting.Submit(request, &first);
@@ -224,11 +106,11 @@ TEST(Drafts, SampleTheSameDistribution) {
   for (const bool drafts : {false, true}) {
     Drafting setup{.max_drafts = 3, .max_seqs = 16};
     if (drafts) setup.kind = DraftKind::kModel, setup.draft = "llama";
-    Opened opened("llama", setup);
-    std::vector<std::vector<Answer>> answers(kAnswers);
+    DraftingModel opened("llama", setup);
+    std::vector<std::vector<DraftAnswer>> answers(kAnswers);
     for (int i = 0; i < kAnswers; ++i) {
       Request request;
-      request.prompt_ids = Prompt(9, 2);
+      request.prompt_ids = DraftPrompt(9, 2);
       request.max_tokens = 4;
       request.ignore_eos = true;
       // Only these tokens: what stands at one place has the same distribution given what stands in front of it.
@@ -260,12 +142,12 @@ TEST(Drafts, SampleTheSameDistribution) {
 // A model that drafts for itself is always right, whatever batches and prompts in pieces make of it, and also where a
 // prompt's beginning came from the cache: then its KV memory holds what it should.
 TEST(Drafts, TheSameModelIsAlwaysRight) {
-  Opened opened("llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 3});
+  DraftingModel opened("llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 3});
   for (int round = 0; round < 2; ++round) {
-    std::vector<std::vector<Answer>> answers(5);
+    std::vector<std::vector<DraftAnswer>> answers(5);
     for (int32_t i = 0; i < 5; ++i) {
       Request request;
-      request.prompt_ids = Prompt(10 + 20 * i, i);
+      request.prompt_ids = DraftPrompt(10 + 20 * i, i);
       request.max_tokens = 30;
       request.ignore_eos = true;
       opened.Submit(std::move(request), &answers[static_cast<size_t>(i)]);
@@ -279,11 +161,11 @@ TEST(Drafts, TheSameModelIsAlwaysRight) {
 
 // For benchmarks: the share that was asked for, and as many tokens as without.
 TEST(Drafts, AFixedAcceptance) {
-  Opened opened("llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 2, .accept_fixed = 0.7f});
-  std::vector<std::vector<Answer>> answers(8);
+  DraftingModel opened("llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 2, .accept_fixed = 0.7f});
+  std::vector<std::vector<DraftAnswer>> answers(8);
   for (int32_t i = 0; i < 8; ++i) {
     Request request;
-    request.prompt_ids = Prompt(5, i);
+    request.prompt_ids = DraftPrompt(5, i);
     request.max_tokens = 100;
     request.ignore_eos = true;
     request.sampling.frequency_penalty = 0.5f;

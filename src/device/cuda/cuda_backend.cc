@@ -35,6 +35,9 @@ CudaBackend MakeBackend() {
   backend.copy_heads = &CudaCopyHeads;
   backend.step_begin = &CudaStepBegin;
   backend.step_end = &CudaStepEnd;
+  backend.draft_begin = &CudaDraftBegin;
+  backend.draft_next = &CudaDraftNext;
+  backend.draft_feed = &CudaDraftFeed;
   backend.gather_rows = &CudaGatherRows;
   backend.logprob_rows = &CudaLogprobRows;
   backend.sample_history = &CudaSampleHistory;

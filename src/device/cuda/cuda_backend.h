@@ -18,6 +18,9 @@ struct AttentionParams;
 struct CudaAttentionPlan;
 struct CudaAttentionShape;
 struct CudaBatch;
+struct CudaDraftBeginParams;
+struct CudaDraftFeedParams;
+struct CudaDraftNextParams;
 struct CudaEmbedParams;
 struct CudaHeadMatmulParams;
 struct CudaMatmulParams;
@@ -41,7 +44,7 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 6;
+inline constexpr int kCudaBackendVersion = 7;
 
 struct CudaBackend {
   int32_t version = 0;
@@ -115,6 +118,10 @@ struct CudaBackend {
   // A step's frame (kernels/step/step.h).
   CudaStatus (*step_begin)(const CudaExec& exec, const CudaStepBeginParams& params);
   CudaStatus (*step_end)(const CudaExec& exec, const CudaStepEndParams& params);
+  // Drafts by an MTP layer (kernels/step/draft.h).
+  CudaStatus (*draft_begin)(const CudaExec& exec, const CudaDraftBeginParams& params);
+  CudaStatus (*draft_next)(const CudaExec& exec, const CudaDraftNextParams& params);
+  CudaStatus (*draft_feed)(const CudaExec& exec, const CudaDraftFeedParams& params);
   CudaStatus (*gather_rows)(const CudaExec& exec, const CudaGatherRowsParams& params);
   CudaStatus (*logprob_rows)(const CudaExec& exec, const CudaLogprobParams& params);
 

@@ -27,6 +27,9 @@ CudaStatus CudaReadBandwidth(int64_t bytes, int repeats, double* bytes_per_secon
 CudaStatus CudaCopyHeads(const CudaExec& exec, const CopyHeadsParams& params);
 CudaStatus CudaStepBegin(const CudaExec& exec, const CudaStepBeginParams& params);
 CudaStatus CudaStepEnd(const CudaExec& exec, const CudaStepEndParams& params);
+CudaStatus CudaDraftBegin(const CudaExec& exec, const CudaDraftBeginParams& params);
+CudaStatus CudaDraftNext(const CudaExec& exec, const CudaDraftNextParams& params);
+CudaStatus CudaDraftFeed(const CudaExec& exec, const CudaDraftFeedParams& params);
 CudaStatus CudaGatherRows(const CudaExec& exec, const CudaGatherRowsParams& params);
 CudaStatus CudaLogprobRows(const CudaExec& exec, const CudaLogprobParams& params);
 CudaStatus CudaSampleHistory(const CudaExec& exec, const CudaSampleHistoryParams& params);

@@ -40,7 +40,12 @@ struct CudaSampleParams {
   const int32_t* positions = nullptr;  // [num_rows], where the drawn token will stand
   const CudaSampleSlot* slots = nullptr;
   const LogitBias* bias = nullptr;
-  uint32_t* counts = nullptr;  // [rows, vocab]; the drawn token is counted
+  uint32_t* counts = nullptr;  // [rows, vocab]; the drawn token is counted, unless there is num_in_front
+  // Rows of drafts: so many of the inputs up to the row's own count as if they had been drawn before it. What is drawn is
+  // not counted then: whether it stays is not known yet. Null: no drafts.
+  const int32_t* num_in_front = nullptr;  // [num_rows]
+  const int32_t* input_rows = nullptr;    // [num_rows] the row's place in input_ids
+  const int32_t* input_ids = nullptr;
   float* modified = nullptr;   // [num_rows, vocab]: scratch for rows with a bias or penalties
   const int32_t* num_top = nullptr;  // [num_rows] as SampleRowParams::num_top_logprobs; null: none
   int32_t top_stride = 0;            // <= kMaxCudaTopLogprobs

@@ -3,21 +3,11 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "kernels/sample/sample_cuda.h"
+#include "kernels/sample/sample_random.cuh"
 #include "kernels/sample/sample_select.cuh"
 
 namespace cachalot {
 namespace {
-
-// UniformAt of sample.cc as a fraction of 2^53.
-__device__ uint64_t Mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-__device__ uint64_t UniformBits(uint64_t seed, int64_t position) {
-  constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
-  return Mix(Mix(seed + kGolden) + kGolden * (static_cast<uint64_t>(position) + 1)) >> 11;
-}
 
 struct LogSum {
   float largest;
@@ -96,8 +86,11 @@ __device__ const float* Modified(const CudaSampleParams& p, const CudaSampleSlot
   __syncthreads();
   if (!penalties) return copy;
   const uint32_t* counts = p.counts + int64_t{slot.counts_row} * p.vocab;
+  const int32_t num_in_front = p.num_in_front == nullptr ? 0 : p.num_in_front[row];
+  const int32_t* in_front = num_in_front == 0 ? nullptr : p.input_ids + p.input_rows[row] + 1 - num_in_front;
   for (int32_t i = threadIdx.x; i < p.vocab; i += kSampleThreads) {
-    const uint32_t count = counts[i];
+    uint32_t count = counts[i];
+    for (int32_t j = 0; j < num_in_front; ++j) count += in_front[j] == i;
     if (count == 0) continue;
     float logit = copy[i];
     logit = logit > 0 ? __fdiv_rn(logit, sampling.repetition_penalty) : __fmul_rn(logit, sampling.repetition_penalty);
@@ -173,7 +166,7 @@ __global__ __launch_bounds__(kSampleThreads) void SampleKernel(CudaSampleParams 
   if (threadIdx.x != 0) return;
   p.token_ids[row] = token;
   if (num_top >= 0) p.logprobs[row] = log_sum.LogprobOf(raw[token]);
-  if (slot.counts_row >= 0) p.counts[int64_t{slot.counts_row} * p.vocab + token] += 1;
+  if (slot.counts_row >= 0 && p.num_in_front == nullptr) p.counts[int64_t{slot.counts_row} * p.vocab + token] += 1;
 }
 
 __global__ void HistoryKernel(CudaSampleHistoryParams p) {

@@ -8,6 +8,7 @@
 
 #include "kernels/common/cuda_batch.h"
 #include "kernels/sample/sample_cuda.h"
+#include "kernels/step/draft.h"
 
 namespace cachalot {
 
@@ -42,17 +43,21 @@ struct CudaStepHeader {
 // The slots' state, [max_seqs] each.
 struct CudaSlotState {
   int32_t* last_tokens = nullptr;
+  int32_t* lengths = nullptr;  // tokens in the KV cache; drafts that were wrong are not
   int32_t* stopped = nullptr;
   CudaSampleSlot* sampling = nullptr;
   int32_t* num_stops = nullptr;
   int32_t* stops = nullptr;  // [max_seqs, kMaxCudaStopIds]
+  CudaDraftState draft;
 };
 
 struct CudaStepBeginParams {
   // The host's part, copied in.
   const CudaStepHeader* header = nullptr;
-  const SeqSpan* planned = nullptr;          // [num_spans]
-  const int32_t* planned_tokens = nullptr;   // [num_rows]; -1: the slot's last token
+  // [num_spans]. A span whose first token is the slot's last begins where that slot's length says, whatever kv_len does.
+  const SeqSpan* planned = nullptr;
+  const int32_t* planned_drafts = nullptr;   // [num_spans] of the span's tokens, the last ones: drafts
+  const int32_t* planned_tokens = nullptr;   // [num_rows]; -1: the slot's last token, and its drafts behind it
   const CudaBlockWrite* writes = nullptr;    // [num_writes]
   const CudaSlotSetup* setups = nullptr;     // [num_setups]
   const int32_t* wanted = nullptr;           // [num_wanted] rows whose logits are wanted; ~row: but no token
@@ -66,6 +71,7 @@ struct CudaStepBeginParams {
   int32_t max_wanted = 0;
   // Out. The rows of a slot that has stopped become padding too.
   SeqSpan* spans = nullptr;             // [max_spans]
+  int32_t* span_drafts = nullptr;       // [max_spans]
   int32_t* token_ids = nullptr;         // [max_rows], 0 for padding
   int32_t* row_slots = nullptr;         // [max_rows], -1 for padding
   int32_t* row_positions = nullptr;
@@ -73,14 +79,28 @@ struct CudaStepBeginParams {
   int32_t* wanted_rows = nullptr;       // [max_wanted], -1 for padding
   int32_t* wanted_slots = nullptr;      // [max_wanted], -1 where no token is wanted
   int32_t* wanted_positions = nullptr;  // where a token drawn there will stand
+  int32_t* wanted_in_front = nullptr;   // drafts in front of it, its own token included
 };
 
-// After sampling: the slots learn their tokens.
+// After sampling: drafts are held against what was drawn in front of them, and the slots learn their tokens.
 struct CudaStepEndParams {
-  const int32_t* wanted_slots = nullptr;  // [num_wanted]
-  const int32_t* tokens = nullptr;        // [num_wanted], drawn
-  int32_t num_wanted = 0;
+  int32_t num_spans = 0;                  // bounds, as in step_begin
+  int32_t num_rows = 0;
+  const SeqSpan* spans = nullptr;         // what step_begin wrote
+  const int32_t* span_drafts = nullptr;
+  const int32_t* token_ids = nullptr;
+  const int32_t* first_wanted = nullptr;  // [num_spans] where in `tokens` the span's first draw is, the others behind it; -1
+  int32_t* tokens = nullptr;              // in: drawn. Out: -1 behind the first that is none of the drafts
+  int32_t* computed = nullptr;            // [num_spans] out: the slot's length; -1 where nothing was computed
   CudaSlotState state;
+  uint32_t* counts = nullptr;             // as CudaSampleParams, where those that stay are counted here; or null
+  int32_t vocab = 0;
+  // A synthetic acceptance: a draft counts as drawn where UniformAt(accept_seed + slot, its position) is below
+  // accept_below / 2^53. < 0: off.
+  int64_t accept_below = -1;
+  uint64_t accept_seed = 0;
+  int32_t* waiting_rows = nullptr;        // [num_rows] out, with an MTP layer that drafts: the row's place among the
+                                          // waiting states, or -1
 };
 
 // dst[dst_rows[i]] = src[src_rows[i]] (null: i) for rows of `dim` values.

@@ -1,0 +1,143 @@
+// What tests of drafting share: a model opened with a drafter, requests of every kind, and all that they are answered.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/model_bundle.h"
+#include "golden/golden_case.h"
+
+namespace cachalot {
+
+struct DraftAnswer {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<float> top_logprobs;
+  bool operator==(const DraftAnswer&) const = default;
+};
+
+struct Drafting {
+  DraftKind kind = DraftKind::kNone;
+  std::string draft = "";     // a golden case
+  int32_t max_drafts = 4;
+  bool always = true;
+  int64_t kv_tokens = 0;
+  bool swap = false;
+  int32_t max_seqs = 6;
+  float accept_fixed = -1;
+  std::string device = "cpu";
+  bool gpu_exact = true;
+  bool gpu_graphs = true;
+  int32_t gpu_depth = 1;
+};
+
+class DraftingModel {
+ public:
+  // model: a golden case, or "dummy NAME".
+  DraftingModel(const std::string& model, const Drafting& setup) {
+    ModelOptions options;
+    if (model.starts_with("dummy ")) options.dummy = model.substr(6);
+    else options.path = LoadGoldenCase(model)->folder;
+    if (!setup.draft.empty()) options.draft_path = LoadGoldenCase(setup.draft)->folder;
+    options.num_threads = 1;
+    options.max_seqs = setup.max_seqs;
+    options.context = 128;
+    options.max_step_tokens = 64;
+    options.kv_tokens = setup.kv_tokens;
+    options.swap_tokens = setup.swap ? 512 : 0;
+    options.block_tokens = 8;
+    options.deterministic = true;
+    options.drafts = setup.kind;
+    options.max_drafts = setup.max_drafts;
+    options.draft_accept_fixed = setup.accept_fixed;
+    options.device = setup.device;
+    options.gpu_exact = setup.gpu_exact;
+    options.gpu_graphs = setup.gpu_graphs;
+    options.gpu_depth = setup.gpu_depth;
+    auto bundle = OpenModel(options);
+    EXPECT_TRUE(bundle.ok()) << bundle.status().ToString();
+    bundle_ = std::move(bundle).value();
+    EngineOptions engine_options;
+    engine_options.max_batch_tokens = 64;
+    engine_options.drafts = setup.kind;
+    engine_options.max_drafts = setup.max_drafts;
+    engine_options.adaptive_drafts = !setup.always;
+    engine_options.preemption = setup.swap ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+    auto engine = Engine::Create(bundle_.runtime.get(), nullptr, engine_options);
+    EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+    engine_ = std::move(engine).value();
+  }
+
+  void Submit(Request request, std::vector<DraftAnswer>* answers) {
+    answers->resize(static_cast<size_t>(request.n));
+    auto id = engine_->Submit(std::move(request), [answers](const RequestOutput& output) {
+      DraftAnswer& answer = answers->at(static_cast<size_t>(output.choice));
+      EXPECT_TRUE(output.error.ok()) << output.error.ToString();
+      answer.tokens.insert(answer.tokens.end(), output.token_ids.begin(), output.token_ids.end());
+      answer.logprobs.insert(answer.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+      for (const auto& top : output.top_logprobs) {
+        for (const TopLogprob& entry : top) answer.top_logprobs.push_back(entry.logprob);
+      }
+    });
+    EXPECT_TRUE(id.ok()) << id.status().ToString();
+  }
+  const EngineStats& Run() {
+    EXPECT_TRUE(engine_->RunUntilIdle().ok());
+    for (const int32_t used : engine_->stats().kv_blocks_used) EXPECT_EQ(used, 0);
+    return engine_->stats();
+  }
+
+  ModelBundle& bundle() { return bundle_; }
+
+ private:
+  ModelBundle bundle_;
+  std::unique_ptr<Engine> engine_;
+};
+
+inline std::vector<int32_t> DraftPrompt(int32_t length, int32_t start) {
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < length; ++i) prompt.push_back(3 + (start + 5 * (i % 9)) % 60);
+  return prompt;
+}
+
+// Every way of sampling, prompts with much in common, several answers to one.
+inline std::vector<Request> DraftRequests() {
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 14; ++i) {
+    Request request;
+    request.prompt_ids = DraftPrompt(3 + 5 * (i % 7), i % 3);
+    request.max_tokens = 20 + 4 * i;
+    request.ignore_eos = i % 2 == 0;
+    request.stop_ids = {7, 31};
+    request.num_top_logprobs = i % 3 == 0 ? 2 : -1;
+    request.n = i % 5 == 4 ? 3 : 1;
+    SamplingConfig& sampling = request.sampling;
+    sampling.seed = static_cast<uint64_t>(100 + i);
+    if (i % 3 != 0) sampling.temperature = 0.3f + 0.1f * static_cast<float>(i);
+    if (i % 4 == 1) sampling.top_k = 5;
+    if (i % 4 == 2) sampling.top_p = 0.8f;
+    if (i % 4 == 3) sampling.min_p = 0.1f;
+    if (i % 5 == 1) sampling.repetition_penalty = 1.3f;
+    if (i % 5 == 2) sampling.frequency_penalty = 0.7f, sampling.presence_penalty = 0.2f;
+    if (i % 6 == 5) sampling.logit_bias = {{9, 3.0f}, {11, -2.0f}};
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+inline std::vector<std::vector<DraftAnswer>> DraftAnswers(const std::string& model, const Drafting& setup, EngineStats* stats = nullptr) {
+  DraftingModel opened(model, setup);
+  std::vector<Request> requests = DraftRequests();
+  std::vector<std::vector<DraftAnswer>> answers(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) opened.Submit(std::move(requests[i]), &answers[i]);
+  const EngineStats& end = opened.Run();
+  if (stats != nullptr) *stats = end;
+  return answers;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,166 @@
+// Drafts on the GPU: with whatever drafter, launched however, preempted or not, the answers are those without drafts. Bit for
+// bit, since these models run deterministically; the drafts are verified, and an MTP layer's are made, on the device.
+#include <gtest/gtest.h>
+
+#include "golden/drafts_harness.h"
+#include "runtime/cuda_runtime.h"
+
+namespace cachalot {
+namespace {
+
+constexpr const char* kMtpModel = "dummy tiny-deepseek-v3";
+
+Drafting OnGpu(DraftKind kind, int32_t max_drafts = 4) {
+  Drafting setup{.kind = kind, .max_drafts = max_drafts};
+  setup.device = "cuda";
+  return setup;
+}
+
+TEST(GpuDrafts, TheSameTokensAndBitsAsWithout) {
+  for (const char* model : {"llama", kMtpModel}) {
+    for (const bool exact : {true, false}) {
+      Drafting none = OnGpu(DraftKind::kNone);
+      none.gpu_exact = exact;
+      const auto plain = DraftAnswers(model, none);
+      for (const DraftKind kind : {DraftKind::kNgram, DraftKind::kMtp}) {
+        if (kind == DraftKind::kMtp && model != std::string_view(kMtpModel)) continue;
+        for (const bool graphs : {true, false}) {
+          for (const int32_t depth : {1, 0}) {
+            for (const int32_t max_drafts : {4, 1}) {
+              Drafting setup = OnGpu(kind, max_drafts);
+              setup.gpu_exact = exact;
+              setup.gpu_graphs = graphs;
+              setup.gpu_depth = depth;
+              EngineStats stats;
+              EXPECT_EQ(DraftAnswers(model, setup, &stats), plain)
+                  << model << ", drafter " << static_cast<int>(kind) << (exact ? ", F32" : ", fast")
+                  << (graphs ? ", graphs" : ", ops") << ", depth " << depth << ", at most " << max_drafts;
+              EXPECT_GT(stats.draft_tokens, 0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GpuDrafts, AsManyAsPay) {
+  const auto plain = DraftAnswers(kMtpModel, OnGpu(DraftKind::kNone));
+  for (const DraftKind kind : {DraftKind::kNgram, DraftKind::kMtp}) {
+    Drafting setup = OnGpu(kind);
+    setup.always = false;
+    EXPECT_EQ(DraftAnswers(kMtpModel, setup), plain) << static_cast<int>(kind);
+  }
+}
+
+// With all drafts taken, or half of them, answers are what the layer drafts, and that is what it drafts on the CPU: whatever
+// it read, went back over, or read late. One answer in five may meet a tie that falls otherwise.
+TEST(GpuDrafts, TheMtpLayerIsTheCpus) {
+  constexpr size_t kCompared = 40;  // near the end a step planned ahead drafts less
+  const auto generate = [](Drafting setup, float accept) {
+    setup.accept_fixed = accept;
+    setup.max_seqs = 5;
+    DraftingModel opened(kMtpModel, setup);
+    std::vector<std::vector<DraftAnswer>> answers(5);
+    for (int32_t i = 0; i < 5; ++i) {
+      Request request;
+      request.prompt_ids = DraftPrompt(5 + 10 * i, i);
+      request.max_tokens = 60;
+      request.ignore_eos = true;
+      opened.Submit(std::move(request), &answers[static_cast<size_t>(i)]);
+    }
+    opened.Run();
+    std::vector<std::vector<int32_t>> begins;
+    for (const auto& answer : answers) begins.push_back({answer[0].tokens.begin(), answer[0].tokens.begin() + kCompared});
+    return begins;
+  };
+  for (const float accept : {1.0f, 0.5f}) {
+    const auto want = generate({.kind = DraftKind::kMtp, .max_drafts = 3}, accept);
+    for (const bool graphs : {true, false}) {
+      for (const int32_t depth : {0, 1}) {
+        Drafting setup = OnGpu(DraftKind::kMtp, 3);
+        setup.gpu_graphs = graphs;
+        setup.gpu_depth = depth;
+        const auto got = generate(setup, accept);
+        int same = 0;
+        for (size_t i = 0; i < want.size(); ++i) same += got[i] == want[i];
+        EXPECT_GE(same, 4) << "accepted " << accept << (graphs ? ", graphs" : ", ops") << ", depth " << depth;
+      }
+    }
+  }
+}
+
+TEST(GpuDrafts, PreemptionChangesNothing) {
+  const auto plain = DraftAnswers(kMtpModel, OnGpu(DraftKind::kNone));
+  for (const bool swap : {false, true}) {
+    for (const DraftKind kind : {DraftKind::kNgram, DraftKind::kMtp}) {
+      Drafting setup = OnGpu(kind);
+      setup.kv_tokens = 150;
+      setup.swap = swap;
+      EngineStats stats;
+      EXPECT_EQ(DraftAnswers(kMtpModel, setup, &stats), plain) << static_cast<int>(kind) << (swap ? ", swapped" : ", computed again");
+      EXPECT_GT(stats.preemptions, 0);
+      EXPECT_GT(stats.draft_tokens, 0);
+    }
+  }
+}
+
+// What was drafted and was wrong must not be found by others.
+TEST(GpuDrafts, OnlyVerifiedTokensAreCached) {
+  DraftingModel drafting(kMtpModel, OnGpu(DraftKind::kMtp));
+  DraftingModel plain(kMtpModel, OnGpu(DraftKind::kNone));
+  for (int round = 0; round < 3; ++round) {
+    std::vector<DraftAnswer> first, second, want;
+    Request request;
+    request.prompt_ids = DraftPrompt(20, 1);
+    request.max_tokens = 40;
+    request.ignore_eos = true;
+    drafting.Submit(request, &first);
+    drafting.Run();
+    request.prompt_ids.insert(request.prompt_ids.end(), first[0].tokens.begin(), first[0].tokens.end());
+    drafting.Submit(request, &second);
+    EXPECT_GT(drafting.Run().cache_hit_tokens, round * 50);
+    plain.Submit(request, &want);
+    plain.Run();
+    EXPECT_EQ(second, want);
+  }
+}
+
+TEST(GpuDrafts, AFixedAcceptance) {
+  for (const bool graphs : {true, false}) {
+    Drafting setup = OnGpu(DraftKind::kMtp, 2);
+    setup.accept_fixed = 0.7f;
+    setup.gpu_graphs = graphs;
+    DraftingModel opened(kMtpModel, setup);
+    std::vector<std::vector<DraftAnswer>> answers(8);
+    for (int32_t i = 0; i < 8; ++i) {
+      Request request;
+      request.prompt_ids = DraftPrompt(5, i);
+      request.max_tokens = 100;
+      request.ignore_eos = true;
+      request.sampling.frequency_penalty = 0.5f;
+      opened.Submit(std::move(request), &answers[static_cast<size_t>(i)]);
+    }
+    const EngineStats& stats = opened.Run();
+    for (const auto& answer : answers) EXPECT_EQ(answer[0].tokens.size(), 100u);
+    const auto rows = static_cast<double>(stats.draft_rows);
+    EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[0]) / rows, 0.7, 0.07);
+    EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[1]) / rows, 0.49, 0.07);
+    if (graphs) {
+      EXPECT_GT(opened.bundle().cuda_runtime->num_graph_launches(), 100);
+    }
+  }
+}
+
+TEST(GpuDrafts, ADraftModelIsRefused) {
+  ModelOptions options;
+  options.path = LoadGoldenCase("llama")->folder;
+  options.context = 64;
+  options.device = "cuda";
+  options.drafts = DraftKind::kModel;
+  options.draft_path = options.path;
+  EXPECT_NE(OpenModel(options).status().message().find("a draft model runs on the CPU only"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cachalot
