@@ -56,7 +56,6 @@ void CudaRuntime::CountWaiting(const StepPlan& plan) {
 // The batch is now what lies in mtp_spans.
 void CudaRuntime::SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len) {
   Device& d = *device_;
-  backend_->begin_step(num_rows);
   const CudaStepBounds bounds = d.bounds;
   SetBatch({.spans = num_spans, .rows = num_rows}, max_q_len, 0);
   d.bounds = bounds;  // inputs and outputs lie where they did
