@@ -63,12 +63,24 @@ class Soak:
             writer.write(f"{method} {path} HTTP/1.1\r\nHost: s\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n{headers}"
                          f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
-            data = await asyncio.wait_for(reader.read(), 120)
+            data = await asyncio.wait_for(reader.read(), 240)
+        except asyncio.TimeoutError:
+            raise Failure(f"no answer in 240 s to {method} {path} {body[:500]}; the server: {await self.glance()}") from None
         finally:
             writer.close()
         head, _, content = data.partition(b"\r\n\r\n")
         check(head.startswith(b"HTTP/1.1 "), method, path, "got no response:", data[:200])
         return int(head[9:12]), head, content
+
+    async def glance(self):
+        reader, writer = await self.open()
+        writer.write(f"GET /status HTTP/1.0\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+        try:
+            return (await asyncio.wait_for(reader.read(), 20))[-2000:]
+        except asyncio.TimeoutError:
+            return "does not answer"
+        finally:
+            writer.close()
 
     def body(self, **more):
         r = self.random

@@ -16,17 +16,17 @@ double Guess(const Sequence& seq) {
 class FairPolicy final : public SchedulingPolicy {
  public:
   bool Before(const Sequence& a, const Sequence& b) const override {
-    if (a.spec.priority != b.spec.priority) return a.spec.priority < b.spec.priority;
     return a.order != b.order ? a.order < b.order : a.id < b.id;
   }
 
   void OnAdd(Sequence* seq) override {
     Tenant& tenant = tenants_[seq->spec.tenant];
     ++tenant.num_sequences;
-    seq->order = std::max(now_, tenant.end);
-    tenant.end = seq->order + Guess(*seq) / seq->spec.tenant_weight;
+    const double start = std::max(now_, tenant.end);
+    seq->order = start + Worth(*seq);
+    tenant.end = start + Guess(*seq) / seq->spec.tenant_weight;
   }
-  void OnAdmit(const Sequence& seq) override { now_ = std::max(now_, seq.order); }
+  void OnAdmit(const Sequence& seq) override { now_ = std::max(now_, seq.order - Worth(seq)); }
   void OnRemove(const Sequence& seq) override {
     Tenant& tenant = tenants_.at(seq.spec.tenant);
     --tenant.num_sequences;
@@ -38,11 +38,13 @@ class FairPolicy final : public SchedulingPolicy {
   }
 
  private:
+  static double Worth(const Sequence& seq) { return seq.spec.priority * kPriorityTokens; }
+
   struct Tenant {
     int64_t num_sequences = 0;
     double end = 0;  // of its work
   };
-  double now_ = 0;  // the latest order that was admitted
+  double now_ = 0;  // the latest start that was admitted
   std::map<std::string, Tenant> tenants_;
 };
 

@@ -41,6 +41,28 @@ TEST(Policies, AreKnownByName) {
             "scheduling policy 'lifo' is none of fcfs, priority, fair");
 }
 
+// Better requests keep coming: a worse one is served all the same.
+TEST(Policies, PriorityIsWorthSomeWaitingAndNoMore) {
+  for (const char* name : {"fcfs", "fair"}) {
+    const auto policy = MakeSchedulingPolicy(name).value();
+    Sequence worse(1, Spec(2));
+    policy->OnAdd(&worse);
+    bool passed = false;
+    for (uint64_t i = 0; i < 100'000 && !passed; ++i) {
+      Sequence better(2 + i, Spec(-2));
+      better.added_us = static_cast<int64_t>(i) * 1'000'000;
+      better.num_prompt = 1000;
+      better.max_total = 1010;
+      policy->OnAdd(&better);
+      passed = !policy->Before(better, worse);
+      EXPECT_TRUE(i > 10 || !passed) << name;
+      policy->OnAdmit(better);
+      policy->OnRemove(better);
+    }
+    EXPECT_TRUE(passed) << name;
+  }
+}
+
 TEST(PriorityPolicy, ANewcomerTakesThePlaceOfALowerOne) {
   for (const char* policy : {"fcfs", "priority"}) {
     SchedulerDriver driver(OneAtATime(), {}, policy);
