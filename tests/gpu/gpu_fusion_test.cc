@@ -175,6 +175,73 @@ TEST_F(GpuFusion, OnlyWhatTheDecodeKernelTakes) {
   EXPECT_TRUE(refused(exec, other)) << "an odd number of rows";
 }
 
+// Experts beside a dense matmul: what each is alone.
+void CheckPair(DType dtype, int64_t dense_n, int64_t experts_n, int64_t dense_k, int64_t experts_k, bool glu, int64_t tokens) {
+  constexpr int32_t kExperts = 6, kTopK = 4;
+  const int64_t pairs = tokens * kTopK;
+  const GpuWeight dense_weight(BigWeight(dtype, dense_n, dense_k, 120));
+  std::vector<std::unique_ptr<GpuWeight>> weights;
+  std::vector<const std::byte*> data;
+  std::vector<const float*> scales;
+  for (int32_t e = 0; e < kExperts; ++e) {
+    weights.push_back(std::make_unique<GpuWeight>(BigWeight(dtype, experts_n, experts_k, 121 + static_cast<uint64_t>(e))));
+    data.push_back(weights.back()->view().data);
+    scales.push_back(weights.back()->view().block_scales);
+  }
+  dense_k = dense_weight.view().k, experts_k = weights[0]->view().k;
+  SCOPED_TRACE(fmt::format("{} {} x {} beside {} x {}{}, {} tokens", DTypeName(dtype), dense_n, dense_k, experts_n, experts_k,
+                           glu ? " glu" : "", tokens));
+  // Two experts have none; the last pair is left out.
+  std::vector<int32_t> begin = {0, 0, static_cast<int32_t>(tokens), static_cast<int32_t>(2 * tokens), static_cast<int32_t>(2 * tokens),
+                                static_cast<int32_t>(3 * tokens), static_cast<int32_t>(pairs - 1)};
+  std::vector<int32_t> rows(static_cast<size_t>(pairs));
+  for (int64_t i = 0; i < pairs; ++i) rows[static_cast<size_t>(i)] = static_cast<int32_t>(i % tokens);
+  TestRng rng(81);
+  const GpuArray<float> dense_x(rng.NormalVector(tokens * dense_k)), experts_x(rng.NormalVector((glu ? tokens : pairs) * experts_k));
+  const GpuArray<float> norm_weight(NormWeight(dense_k));
+  const int64_t dense_width = glu ? dense_n / 2 : dense_n, experts_width = glu ? experts_n / 2 : experts_n;
+  GpuArray<float> dense_y(tokens * dense_width), experts_y(pairs * experts_width);
+  const GpuArray<int32_t> gpu_begin(begin), gpu_rows(rows);
+  const GpuArray<const std::byte*> gpu_data(data);
+  const GpuArray<const float*> gpu_scales(scales);
+  const CudaFusion fusion = {.norm_weight = glu ? norm_weight.data() : nullptr, .norm_eps = 1e-5f, .glu = glu};
+  CudaMatrix shape = weights[0]->view();
+  shape.data = nullptr;
+  const CudaMoeMatmulParams moe = {.x = experts_x.data(), .x_stride = experts_k, .x_rows = glu ? gpu_rows.data() : nullptr,
+                                   .expert_begin = gpu_begin.data(), .num_experts = kExperts, .max_pairs = pairs, .top_k = kTopK,
+                                   .weight = shape, .expert_data = gpu_data.data(),
+                                   .expert_block_scales = dtype == DType::kFP8E4M3 ? gpu_scales.data() : nullptr, .y = experts_y.data(),
+                                   .y_stride = experts_width, .fusion = fusion};
+  const CudaMatmulParams matmul = {.x = dense_x.data(), .x_stride = dense_k, .m = tokens, .weight = dense_weight.view(),
+                                   .y = dense_y.data(), .y_stride = dense_width, .fusion = fusion};
+  const MatmulScratch scratch(1 << 20);
+  const CudaExec exec = scratch.Exec(kMatmulModes[0]);
+  GPU_OK(Backend().matmul(exec, matmul));
+  GPU_OK(Backend().moe_matmul(exec, moe));
+  const std::vector<float> want_dense = dense_y.Read(), want_experts = experts_y.Read();
+  for (int run = 0; run < 2; ++run) {
+    dense_y.Poison();
+    experts_y.Poison();
+    ASSERT_TRUE(Backend().moe_pair_fuses(exec, moe, matmul));
+    GPU_OK(Backend().moe_pair(exec, moe, matmul));
+    EXPECT_EQ(FirstBitDifference(dense_y.Read(), want_dense), "") << "dense";
+    EXPECT_EQ(FirstBitDifference(experts_y.Read(), want_experts), "") << "experts";
+  }
+  EXPECT_TRUE(dense_y.Intact() && experts_y.Intact() && scratch.Intact());
+}
+
+TEST_F(GpuFusion, ExpertsBesideAMatmul) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
+    for (const int64_t tokens : {1, 2, 4}) {
+      CheckPair(dtype, 5632, 2816, 2048, 2048, true, tokens);  // DeepSeek-V2-Lite: gate/up, then down
+      CheckPair(dtype, 2048, 2048, 2816, 1408, false, tokens);
+      CheckPair(dtype, 34, 1410, 1024, 1024, true, tokens);
+      CheckPair(dtype, 7168, 40, 2048, 2048, false, tokens);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 // Of more rows by wgmma: as the ops one after the other but for where sums are cut; and the F16 copy is that of what is written.
 void ExpectGlu(const std::vector<float>& got, const std::vector<float>& want, const std::vector<uint16_t>& half) {
   const Comparison compared = Compare(got, want, {1e-6, 1e-4, 2e-4, 1 - 1e-8});

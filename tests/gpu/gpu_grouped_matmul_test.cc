@@ -293,14 +293,24 @@ TEST_F(GpuMoeMatmul, CombineAddsInTheOrderOfTheExperts) {
           want[t * stride + i] = static_cast<float>(want[t * stride + i] + sum);
         }
       }
-      const GpuArray<float> gpu_y(y), gpu_weights(weights), gpu_residual(residual);
+      const GpuArray<float> gpu_y(y), gpu_weights(weights), extra(rng.NormalVector(kTokens * stride));
       const GpuArray<int32_t> gpu_pairs(pairs);
-      GPU_OK(Backend().moe_combine(Gpu::Get().Exec(), {.y = gpu_y.data(), .y_stride = stride, .pair_weights = gpu_weights.data(),
-                                                       .token_pairs = gpu_pairs.data(), .num_tokens = kTokens, .top_k = kTopK,
-                                                       .dim = dim, .residual = gpu_residual.data(), .residual_stride = stride}));
-      const Comparison compared = Compare(gpu_residual.Read(), want, ToleranceFor(OpClass::kMatmul));
-      EXPECT_TRUE(compared.ok) << dim << ": " << compared.message;
-      EXPECT_TRUE(gpu_residual.Intact() && gpu_y.Intact());
+      for (const bool has_extra : {false, true}) {
+        const GpuArray<float> gpu_residual(residual);
+        GPU_OK(Backend().moe_combine(Gpu::Get().Exec(), {.y = gpu_y.data(), .y_stride = stride, .pair_weights = gpu_weights.data(),
+                                                         .token_pairs = gpu_pairs.data(), .num_tokens = kTokens, .top_k = kTopK,
+                                                         .dim = dim, .residual = gpu_residual.data(), .residual_stride = stride,
+                                                         .extra = has_extra ? extra.data() : nullptr, .extra_stride = stride}));
+        std::vector<float> sums = want;
+        const std::vector<float> more = extra.Read();
+        for (int64_t t = 0; has_extra && t < kTokens; ++t) {
+          for (int64_t i = 0; i < dim; ++i) sums[t * stride + i] += more[t * stride + i];
+        }
+        const Comparison compared = Compare(gpu_residual.Read(), sums, ToleranceFor(OpClass::kMatmul));
+        EXPECT_TRUE(compared.ok) << dim << ": " << compared.message;
+        EXPECT_TRUE(gpu_residual.Intact());
+      }
+      EXPECT_TRUE(gpu_y.Intact());
     }
   }
 }

@@ -52,6 +52,8 @@ CudaBackend MakeBackend() {
   backend.matmul = &CudaMatmul;
   backend.head_matmul = &CudaHeadMatmul;
   backend.moe_matmul = &CudaMoeMatmul;
+  backend.moe_pair_fuses = &CudaMoePairFuses;
+  backend.moe_pair = &CudaMoePair;
   backend.moe_combine = &CudaMoeCombine;
   return backend;
 }

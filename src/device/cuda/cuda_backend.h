@@ -141,6 +141,9 @@ struct CudaBackend {
   CudaStatus (*matmul)(const CudaExec& exec, const CudaMatmulParams& params);
   CudaStatus (*head_matmul)(const CudaExec& exec, const CudaHeadMatmulParams& params);
   CudaStatus (*moe_matmul)(const CudaExec& exec, const CudaMoeMatmulParams& params);
+  // Experts and, beside them, a dense matmul in one launch, where moe_pair_fuses says so; neither may read what the other writes.
+  bool (*moe_pair_fuses)(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
+  CudaStatus (*moe_pair)(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
   CudaStatus (*moe_combine)(const CudaExec& exec, const CudaMoeCombineParams& params);
 };
 

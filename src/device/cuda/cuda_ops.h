@@ -44,6 +44,8 @@ bool CudaMoeMatmulFuses(const CudaExec& exec, const CudaMoeMatmulParams& params)
 CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params);
 CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& params);
 CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params);
+bool CudaMoePairFuses(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
+CudaStatus CudaMoePair(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
 CudaStatus CudaMoeCombine(const CudaExec& exec, const CudaMoeCombineParams& params);
 
 }  // namespace cachalot

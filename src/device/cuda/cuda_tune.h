@@ -21,9 +21,9 @@ struct CudaTune {
   Alone gemv_alone = Alone::kAll;  // kLong: long rows
   // What is no launch of its own but done by another, by bits: norms and SwiGLU by the decode matmuls (SwiGLU of
   // more rows by wgmma ones), a router by one kernel,
-  // MLA's norm and copy around RoPE by RopeAppend.
-  static constexpr std::string_view kFusions[] = {"norm", "glu", "gate", "rope", "glu-many"};
-  enum Fusion : uint32_t { kFuseNorm = 1, kFuseGlu = 2, kFuseGate = 4, kFuseRope = 8, kFuseGluMany = 16 };
+  // MLA's norm and copy around RoPE by RopeAppend, the shared expert beside the others.
+  static constexpr std::string_view kFusions[] = {"norm", "glu", "gate", "rope", "glu-many", "shared"};
+  enum Fusion : uint32_t { kFuseNorm = 1, kFuseGlu = 2, kFuseGate = 4, kFuseRope = 8, kFuseGluMany = 16, kFuseShared = 32 };
   uint32_t fuse = ~0u;
   // Where the decode kernel is taken instead of the stream kernel; 0: as gemv_shape.h says.
   int gemv_rows = 0;
@@ -34,7 +34,7 @@ struct CudaTune {
 };
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {

@@ -209,21 +209,26 @@ __device__ __forceinline__ MatmulGroupView GemvGroupOf(const MatmulProblem& p, i
   return group;
 }
 
+// What a block has in shared memory beside its dynamic part.
+template <bool kFused>
+struct GemvMemory {
+  GemvPairs pairs;
+  std::conditional_t<kFused, GemvNorms, int> norms;
+};
+
+// The work of block `block_idx` of a problem's; LetNextKernelStart has been called.
 template <DType kType, bool kFused>
-__global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void GemvKernel(
-    const __grid_constant__ MatmulProblem p, const __grid_constant__ GemvShape shape, bool aligned_x) {
+__device__ __forceinline__ void RunGemvBlock(const MatmulProblem& p, const GemvShape& shape, bool aligned_x, int block_idx,
+                                             unsigned char* shared, GemvMemory<kFused>* memory) {
   using F = StreamFormat<kType>;
   using S = GemvStage<kType>;
-  extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ GemvPairs pairs;
-  __shared__ std::conditional_t<kFused, GemvNorms, int> norms;
+  GemvPairs& pairs = memory->pairs;
   const bool glu = kFused && p.glu_rows > 0;
   const int tile_rows = glu ? kGemvTileRows / 2 : kGemvTileRows;  // as the block counts: gates with their ups are one
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0);  // known to be one for all lanes
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4;
-  const int slot = static_cast<int>(blockIdx.x) / shape.blocks, block = static_cast<int>(blockIdx.x) % shape.blocks;
+  const int slot = block_idx / shape.blocks, block = block_idx % shape.blocks;
   const bool experts = p.expert_begin != nullptr;
-  LetNextKernelStart();
   if (experts) {
     WaitForEarlierKernels();
     FindPairs(p, slot, shape.columns, &pairs);
@@ -254,8 +259,8 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
   unsigned char* x = shared + shape.teams * shape.splits * S::kWarpBytes;
   if constexpr (kFused) {
     const bool normed = p.norm_weight != nullptr;
-    if (normed) FindNorms(p, group, &norms);
-    StageX<kType, true>(p, group, aligned_x, shape.x_row_bytes, normed ? &norms : nullptr, x);
+    if (normed) FindNorms(p, group, &memory->norms);
+    StageX<kType, true>(p, group, aligned_x, shape.x_row_bytes, normed ? &memory->norms : nullptr, x);
   } else {
     StageX<kType, false>(p, group, aligned_x, shape.x_row_bytes, nullptr, x);
   }
@@ -301,13 +306,27 @@ __global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void 
   }
 }
 
+template <DType kType, bool kFused>
+__global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void GemvKernel(
+    const __grid_constant__ MatmulProblem p, const __grid_constant__ GemvShape shape, bool aligned_x) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ GemvMemory<kFused> memory;
+  LetNextKernelStart();
+  RunGemvBlock<kType, kFused>(p, shape, aligned_x, static_cast<int>(blockIdx.x), shared, &memory);
+}
+
+// Dynamic shared memory to ask for.
+inline int64_t GemvLaunchBytes(DType dtype, const MatmulProblem& p, const GemvShape& shape) {
+  const CudaTune::Alone alone = CurrentTune().gemv_alone;
+  const bool is_alone = alone == CudaTune::Alone::kAll || (alone == CudaTune::Alone::kLong && p.k > kGemvLongK);
+  return std::max(GemvSharedBytes(dtype, shape), is_alone ? kGemvAloneBytes : 0);
+}
+
 }  // namespace
 
 template <DType kType>
 CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& p, const GemvShape& shape, int64_t slots) {
-  const CudaTune::Alone alone = CurrentTune().gemv_alone;
-  const bool is_alone = alone == CudaTune::Alone::kAll || (alone == CudaTune::Alone::kLong && p.k > kGemvLongK);
-  const int64_t shared_bytes = std::max(GemvSharedBytes(kType, shape), is_alone ? kGemvAloneBytes : 0);
+  const int64_t shared_bytes = GemvLaunchBytes(kType, p, shape);
   auto* kernel = p.norm_weight != nullptr || p.glu_rows > 0 ? &GemvKernel<kType, true> : &GemvKernel<kType, false>;
   if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) return failure;
   LaunchOverlapped<LaunchRole::kDecodeMatmul>(kernel, slots * shape.blocks, shape.teams * shape.splits * 32, shared_bytes, exec.stream, p, shape,

@@ -101,6 +101,17 @@ inline int GemvSplits(int64_t pieces) {
   return best;
 }
 
+// How many tiles a block's teams take between two reductions.
+inline void SetTeams(GemvShape* shape, int64_t teams, int64_t tiles) {
+  shape->teams = static_cast<int>(teams);
+  const int64_t rounds = kGemvPartials / (int64_t{shape->splits} * shape->columns * kGemvTileRows * teams);
+  shape->pass_tiles = static_cast<int>(std::clamp<int64_t>(rounds, 1, (tiles + teams - 1) / teams) * teams);
+}
+inline int64_t GemvTiles(const GemvShape& shape, bool glu) {
+  const int64_t tile_rows = glu ? kGemvTileRows / 2 : kGemvTileRows, rows = shape.rows + (shape.longer > 0 ? 1 : 0);
+  return (rows + tile_rows - 1) / tile_rows;
+}
+
 // The order of summation of an output follows from `splits`, and so from k and the format alone. `glu`: n counts gates, each of
 // which brings its up; a tile is 8 of them.
 inline GemvShape ShapeGemv(DType dtype, int64_t groups, int64_t n, int64_t k, int columns, int num_sms, bool glu = false) {
@@ -112,11 +123,8 @@ inline GemvShape ShapeGemv(DType dtype, int64_t groups, int64_t n, int64_t k, in
   shape.rows = static_cast<int>(n / shape.blocks);
   shape.longer = static_cast<int>(n % shape.blocks);
   shape.splits = GemvSplits((k + GemvPieceValues(dtype) - 1) / GemvPieceValues(dtype));
-  const int64_t tile_rows = glu ? kGemvTileRows / 2 : kGemvTileRows;
-  const int64_t rows = (n + shape.blocks - 1) / shape.blocks, tiles = (rows + tile_rows - 1) / tile_rows;
-  shape.teams = static_cast<int>(std::min<int64_t>(kGemvWarps / shape.splits, tiles));
-  const int64_t rounds = kGemvPartials / (int64_t{shape.splits} * columns * kGemvTileRows * shape.teams);
-  shape.pass_tiles = static_cast<int>(std::clamp<int64_t>(rounds, 1, (tiles + shape.teams - 1) / shape.teams)) * shape.teams;
+  const int64_t tiles = GemvTiles(shape, glu);
+  SetTeams(&shape, std::min<int64_t>(kGemvWarps / shape.splits, tiles), tiles);
   return shape;
 }
 

@@ -171,7 +171,7 @@ struct CudaMoeMatmulParams {
   CudaFusion fusion = {};
 };
 
-// residual[t] += sum over the pairs p of token t, in rising expert order, of pair_weights[p] * y[p].
+// residual[t] += sum over the pairs p of token t, in rising expert order, of pair_weights[p] * y[p]; then residual[t] += extra[t].
 struct CudaMoeCombineParams {
   const float* y = nullptr;             // [max_pairs, dim]
   int64_t y_stride = 0;
@@ -182,6 +182,8 @@ struct CudaMoeCombineParams {
   int64_t dim = 0;
   float* residual = nullptr;            // [num_tokens, dim]
   int64_t residual_stride = 0;
+  const float* extra = nullptr;         // [num_tokens, dim] or null: added last
+  int64_t extra_stride = 0;
 };
 
 }  // namespace cachalot

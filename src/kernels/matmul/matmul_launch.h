@@ -12,6 +12,14 @@ struct GemvShape;
 // Whether rows of x can be read 16 bytes at a time (and end with a whole 16 bytes).
 bool HasAlignedX(const MatmulProblem& problem);
 
+// --- matmul_sm80.cu: calls as problems, and whether the decode kernel takes one (blocks 0: it does not) and as it is ---
+MatmulProblem ProblemOf(const CudaMatmulParams& params);
+MatmulProblem ProblemOf(const CudaMoeMatmulParams& params);
+GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& problem, int64_t pairs);
+bool DecodeFuses(const CudaExec& exec, DType dtype, const MatmulProblem& problem, int64_t pairs);
+CudaStatus CheckMatmul(const CudaMatmulParams& params);
+CudaStatus CheckMoeMatmul(const CudaMoeMatmulParams& params);
+
 // --- matmul_f32_sm80.cu ---
 CudaStatus LaunchF32Matmul(const CudaExec& exec, DType dtype, const MatmulProblem& problem);
 
@@ -68,6 +76,11 @@ CudaStatus LaunchStream(const CudaExec& exec, const MatmulProblem& problem, cons
 // --- gemv.cuh: few rows of x, no workspace; one instantiation a format. `slots`: groups, or pairs of experts ---
 template <DType kType>
 CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& problem, const GemvShape& shape, int64_t slots);
+
+// --- gemv_pair.cuh: two of them in one launch ---
+struct GemvPair;
+template <DType kType>
+CudaStatus LaunchGemvPair(const CudaExec& exec, const GemvPair& pair);
 
 // --- matmul_wgmma.cuh: the stream kernel's work for 16-bit weights on sm_90, x converted; as many ranges as SMs ---
 CudaStatus LaunchWgmmaF16(const CudaExec& exec, const MatmulProblem& problem, const StreamPlan& plan);

@@ -191,6 +191,13 @@ WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
   return {};
 }
 
+// SwiGLU has nothing to add to, and a distance from gates to ups that an int holds.
+bool GluFits(const MatmulProblem& p) {
+  return p.bias == nullptr && !p.accumulate && p.n % 2 == 0 && p.glu_rows * p.layout.row_bytes <= INT_MAX;
+}
+
+}  // namespace
+
 // The decode kernel's cut of a problem. Blocks 0: another kernel takes it.
 GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
   const bool experts = p.expert_begin != nullptr, glu = p.glu_rows > 0;
@@ -210,21 +217,26 @@ GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& 
   return GemvSharedBytes(dtype, shape) <= most_shared ? shape : none;
 }
 
+bool DecodeFuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
+  const uint32_t allowed = CurrentTune().fuse;
+  const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0;
+  if ((norm && (allowed & CudaTune::kFuseNorm) == 0) || (glu && ((allowed & CudaTune::kFuseGlu) == 0 || !GluFits(p)))) return false;
+  if (FindGemvShape(exec, dtype, p, pairs).blocks == 0) return false;
+  return !norm || (p.k >= kNormLeastDim && HasAlignedX(p) && reinterpret_cast<uintptr_t>(p.norm_weight) % 16 == 0);
+}
+
+namespace {
+
 bool TakesWgmma(const CudaExec& exec, DType dtype, int columns) {
   return !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && CurrentCard().RunsHopperCode();
 }
 
 // Whether what the problem asks for beside its products is one launch: of the decode kernel, or SwiGLU of 16-bit weights on wgmma.
 bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs, int columns) {
-  const uint32_t allowed = CurrentTune().fuse;
   const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0, experts = p.expert_begin != nullptr;
-  if (glu && (p.bias != nullptr || p.accumulate || p.n % 2 != 0 || p.glu_rows * p.layout.row_bytes > INT_MAX)) return false;
-  if (FindGemvShape(exec, dtype, p, pairs).blocks == 0) {
-    return glu && !norm && (allowed & CudaTune::kFuseGluMany) != 0 && Is16Bit(dtype) && !WantsF32(exec, dtype) &&
-           TakesWgmma(exec, dtype, columns) && (experts || p.m <= kBlasRows);
-  }
-  if ((norm && (allowed & CudaTune::kFuseNorm) == 0) || (glu && (allowed & CudaTune::kFuseGlu) == 0)) return false;
-  return !norm || (p.k >= kNormLeastDim && HasAlignedX(p) && reinterpret_cast<uintptr_t>(p.norm_weight) % 16 == 0);
+  if (FindGemvShape(exec, dtype, p, pairs).blocks > 0) return DecodeFuses(exec, dtype, p, pairs);
+  return glu && !norm && GluFits(p) && (CurrentTune().fuse & CudaTune::kFuseGluMany) != 0 && Is16Bit(dtype) &&
+         !WantsF32(exec, dtype) && TakesWgmma(exec, dtype, columns) && (experts || p.m <= kBlasRows);
 }
 
 CudaStatus NotFused(const MatmulProblem& p, const char* op) {
@@ -360,8 +372,6 @@ int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms
   return ScratchOf(w.dtype, w.k, params.m, ColumnsFor(params.m), num_sms).total();
 }
 
-namespace {
-
 MatmulProblem ProblemOf(const CudaMatmulParams& params) {
   MatmulProblem p = ProblemOf(params.weight);
   p.x = params.x;
@@ -377,17 +387,17 @@ MatmulProblem ProblemOf(const CudaMatmulParams& params) {
   return p;
 }
 
-}  // namespace
+CudaStatus CheckMatmul(const CudaMatmulParams& params) { return CheckWeight(params.weight, params.m, 1, "matmul"); }
 
 bool CudaMatmulFuses(const CudaExec& exec, const CudaMatmulParams& params) {
-  return params.m > 0 && CheckWeight(params.weight, params.m, 1, "matmul") == nullptr &&
+  return params.m > 0 && CheckMatmul(params) == nullptr &&
          Fuses(exec, params.weight.dtype, ProblemOf(params), 0, ColumnsFor(params.m));
 }
 
 CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   const CudaMatrix& weight = params.weight;
   if (params.m == 0 || weight.n == 0) return nullptr;
-  if (CudaStatus failure = CheckWeight(weight, params.m, 1, "matmul")) return failure;
+  if (CudaStatus failure = CheckMatmul(params)) return failure;
   const MatmulProblem p = ProblemOf(params);
   if (params.fusion.any() && !Fuses(exec, weight.dtype, p, 0, ColumnsFor(params.m))) return NotFused(p, "matmul");
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
@@ -426,8 +436,6 @@ int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t n
   return ScratchOf(params.weight.dtype, params.weight.k, params.max_pairs, ExpertColumns(params), num_sms).total();
 }
 
-namespace {
-
 MatmulProblem ProblemOf(const CudaMoeMatmulParams& params) {
   MatmulProblem p = ProblemOf(params.weight);
   p.w = nullptr;
@@ -448,7 +456,7 @@ MatmulProblem ProblemOf(const CudaMoeMatmulParams& params) {
   return p;
 }
 
-CudaStatus CheckMoe(const CudaMoeMatmulParams& params) {
+CudaStatus CheckMoeMatmul(const CudaMoeMatmulParams& params) {
   if (CudaStatus failure = CheckWeight(params.weight, params.max_pairs, params.num_experts, "moe_matmul")) return failure;
   if (params.num_experts <= 0 || params.num_experts > 4096 || params.top_k <= 0 || params.max_pairs % params.top_k != 0) {
     return CudaFail(CudaFault::kInvalid, "moe_matmul: at most %lld pairs, top %d of %d experts",
@@ -457,17 +465,15 @@ CudaStatus CheckMoe(const CudaMoeMatmulParams& params) {
   return nullptr;
 }
 
-}  // namespace
-
 bool CudaMoeMatmulFuses(const CudaExec& exec, const CudaMoeMatmulParams& params) {
-  return params.max_pairs > 0 && CheckMoe(params) == nullptr &&
+  return params.max_pairs > 0 && CheckMoeMatmul(params) == nullptr &&
          Fuses(exec, params.weight.dtype, ProblemOf(params), params.max_pairs, ExpertColumns(params));
 }
 
 CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params) {
   const CudaMatrix& weight = params.weight;
   if (params.max_pairs == 0 || weight.n == 0) return nullptr;
-  if (CudaStatus failure = CheckMoe(params)) return failure;
+  if (CudaStatus failure = CheckMoeMatmul(params)) return failure;
   const MatmulProblem p = ProblemOf(params);
   if (params.fusion.any() && !Fuses(exec, weight.dtype, p, params.max_pairs, ExpertColumns(params))) return NotFused(p, "moe_matmul");
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);

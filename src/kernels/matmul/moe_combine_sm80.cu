@@ -36,9 +36,14 @@ __global__ void CombineKernel(CudaMoeCombineParams p, int64_t runs_per_token, in
   if constexpr (kValues == 4) {
     float4 r = *reinterpret_cast<const float4*>(residual);
     r.x += sum[0], r.y += sum[1], r.z += sum[2], r.w += sum[3];
+    if (p.extra != nullptr) {
+      const float4 e = *reinterpret_cast<const float4*>(p.extra + token * p.extra_stride + i);
+      r.x += e.x, r.y += e.y, r.z += e.z, r.w += e.w;
+    }
     *reinterpret_cast<float4*>(residual) = r;
   } else {
-    *residual += sum[0];
+    const float r = *residual + sum[0];
+    *residual = p.extra != nullptr ? r + p.extra[token * p.extra_stride + i] : r;
   }
 }
 
@@ -48,7 +53,7 @@ CudaStatus CudaMoeCombine(const CudaExec& exec, const CudaMoeCombineParams& para
   if (params.num_tokens == 0 || params.dim == 0) return nullptr;
   const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
   const bool aligned = params.dim % 4 == 0 && params.y_stride % 4 == 0 && params.residual_stride % 4 == 0 &&
-                       whole(params.y) && whole(params.residual);
+                       whole(params.y) && whole(params.residual) && whole(params.extra) && params.extra_stride % 4 == 0;
   const int64_t runs_per_token = aligned ? params.dim / 4 : params.dim, runs = params.num_tokens * runs_per_token;
   LaunchOverlapped(aligned ? &CombineKernel<4> : &CombineKernel<1>, (runs + kThreads - 1) / kThreads, kThreads, 0, exec.stream,
                    params, runs_per_token, runs);

@@ -19,12 +19,11 @@ std::span<const MatmulGroup> ChosenGroups(const ExecContext& ctx, const MoePairs
   return {groups, count};
 }
 
-// `x_rows` null: x has a row for each pair.
-CudaMoeMatmulParams OnGpu(const MoeMatmulParams& params, const int32_t* x_rows) {
+CudaMoeMatmulParams OnGpu(const MoeMatmulParams& params) {
   const ExpertMatrices& weights = *params.weights;
   return {.x = params.x,
           .x_stride = params.x_stride,
-          .x_rows = x_rows,
+          .x_rows = params.x_by_pair ? nullptr : params.pairs.token_rows,
           .expert_begin = params.pairs.expert_begin,
           .num_experts = weights.num_experts(),
           .max_pairs = params.pairs.max_pairs(),
@@ -37,11 +36,11 @@ CudaMoeMatmulParams OnGpu(const MoeMatmulParams& params, const int32_t* x_rows) 
           .fusion = params.fusion};
 }
 
-void RunOnCuda(const ExecContext& ctx, const MoeMatmulParams& params, const int32_t* x_rows) {
-  CudaMoeMatmulParams on_gpu = OnGpu(params, x_rows);
+void RunOnCuda(const ExecContext& ctx, const MoeMatmulParams& params) {
+  CudaMoeMatmulParams on_gpu = OnGpu(params);
   const MoePairs& pairs = params.pairs;
   if (on_gpu.weight.dtype == DType::kF16) {  // codes of experts are never multiplied by plain F16
-    on_gpu.x_half = FindHalf(ctx, on_gpu.weight, params.x, params.x_stride, x_rows != nullptr ? pairs.num_tokens : pairs.max_pairs());
+    on_gpu.x_half = FindHalf(ctx, on_gpu.weight, params.x, params.x_stride, params.x_by_pair ? pairs.max_pairs() : pairs.num_tokens);
   }
   const int64_t width = on_gpu.weight.n / (params.fusion.glu ? 2 : 1);
   ctx.cuda->halves.Overwritten(params.y, pairs.max_pairs(), params.y_stride, width);
@@ -51,17 +50,38 @@ void RunOnCuda(const ExecContext& ctx, const MoeMatmulParams& params, const int3
   RunCudaMatmul(ctx, &CudaBackend::moe_matmul, &CudaBackend::moe_matmul_workspace_bytes, on_gpu);
 }
 
+MatmulParams SharedMatmul(const MoeReduceParams& params, float* y, int64_t y_stride, bool accumulate) {
+  return {.x = params.shared_x, .x_stride = params.shared_x_stride, .m = params.pairs.num_tokens, .weight = params.shared, .y = y,
+          .y_stride = y_stride, .accumulate = accumulate};
+}
+
+CudaMatmulParams OnGpu(const MatmulParams& params) {
+  return {.x = params.x, .x_stride = params.x_stride, .m = params.m, .weight = CudaView(*params.weight), .bias = params.bias,
+          .y = params.y, .y_stride = params.y_stride, .accumulate = params.accumulate, .fusion = params.fusion};
+}
+
 }  // namespace
+
+bool MoePairFuses(const ExecContext& ctx, const MoePairParams& params) {
+  return OnCuda(ctx) && ctx.cuda->backend != nullptr && params.experts.pairs.num_tokens > 0 &&
+         ctx.cuda->backend->moe_pair_fuses(ctx.cuda->exec, OnGpu(params.experts), OnGpu(params.dense));
+}
+
+void MoePair(const ExecContext& ctx, const MoePairParams& params) {  // of few rows: no F16 copies
+  RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
+    return cuda.moe_pair(exec, OnGpu(params.experts), OnGpu(params.dense));
+  });
+}
 
 bool MoeMatmulFuses(const ExecContext& ctx, const MoeMatmulParams& params) {
   return OnCuda(ctx) && ctx.cuda->backend != nullptr && params.pairs.num_tokens > 0 &&
-         ctx.cuda->backend->moe_matmul_fuses(ctx.cuda->exec, OnGpu(params, params.pairs.token_rows));
+         ctx.cuda->backend->moe_matmul_fuses(ctx.cuda->exec, OnGpu(params));
 }
 
 void MoeMatmul(const ExecContext& ctx, const MoeMatmulParams& params) {
   if (params.pairs.num_tokens == 0) return;
   if (OnCuda(ctx)) {
-    RunOnCuda(ctx, params, params.pairs.token_rows);
+    RunOnCuda(ctx, params);
     return;
   }
   DCHECK(!params.fusion.any());
@@ -86,8 +106,18 @@ void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params) {
   const MoePairs& pairs = params.pairs;
   if (OnCuda(ctx)) {
     float* products = ctx.workspace->Take<float>(pairs.max_pairs() * weights.n());
-    RunOnCuda(ctx, {.pairs = pairs, .x = params.x, .x_stride = params.x_stride, .weights = &weights, .y = products,
-                    .y_stride = weights.n()}, nullptr);
+    const MoeMatmulParams experts = {.pairs = pairs, .x = params.x, .x_stride = params.x_stride, .x_by_pair = true, .weights = &weights,
+                                     .y = products, .y_stride = weights.n()};
+    const float* extra = nullptr;
+    if (params.shared != nullptr) {
+      float* of_shared = ctx.workspace->Take<float>(pairs.num_tokens * weights.n());
+      const MoePairParams pair = {.experts = experts, .dense = SharedMatmul(params, of_shared, weights.n(), false)};
+      if (MoePairFuses(ctx, pair)) {
+        MoePair(ctx, pair);
+        extra = of_shared;
+      }
+    }
+    if (extra == nullptr) RunOnCuda(ctx, experts);
     ctx.cuda->halves.Overwritten(params.residual, pairs.num_tokens, params.residual_stride, weights.n());
     RunCudaTold(ctx, &CudaBackend::moe_combine,
                 CudaMoeCombineParams{.y = products,
@@ -98,7 +128,12 @@ void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params) {
                                      .top_k = pairs.top_k,
                                      .dim = weights.n(),
                                      .residual = params.residual,
-                                     .residual_stride = params.residual_stride});
+                                     .residual_stride = params.residual_stride,
+                                     .extra = extra,
+                                     .extra_stride = weights.n()});
+    if (params.shared != nullptr && extra == nullptr) {
+      Matmul(ctx, SharedMatmul(params, params.residual, params.residual_stride, true));
+    }
     return;
   }
   const auto groups = ChosenGroups(ctx, pairs, weights.num_experts(), [&](int32_t e, int64_t begin, int64_t m) {
@@ -112,6 +147,7 @@ void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params) {
                        .row_scale = pairs.weights + begin};
   });
   GroupedMatmul(ctx, {.groups = groups, .accumulate = true});
+  if (params.shared != nullptr) Matmul(ctx, SharedMatmul(params, params.residual, params.residual_stride, true));
 }
 
 int64_t MoeMatmulWorkspaceBytes(int64_t max_pairs, int32_t num_experts, int64_t k, int num_threads) {

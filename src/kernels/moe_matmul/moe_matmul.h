@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "device/exec_context.h"
-#include "kernels/matmul/cuda_fusion.h"
-#include "kernels/matmul/packed_matrix.h"
+#include "kernels/matmul/matmul.h"
 
 namespace cachalot {
 
@@ -37,6 +36,7 @@ struct MoeMatmulParams {
   MoePairs pairs;
   const float* x = nullptr;  // [num_tokens, k]
   int64_t x_stride = 0;
+  bool x_by_pair = false;    // GPU: x [max_pairs, k], a row for each pair
   const ExpertMatrices* weights = nullptr;
   float* y = nullptr;  // [max_pairs, n]
   int64_t y_stride = 0;
@@ -46,6 +46,15 @@ void MoeMatmul(const ExecContext& ctx, const MoeMatmulParams& params);
 // Whether the call, with its fusion, is one launch; never on the CPU.
 bool MoeMatmulFuses(const ExecContext& ctx, const MoeMatmulParams& params);
 
+// Experts and, beside them, a dense matmul in one launch; only where MoePairFuses, never on the CPU. Neither reads what the other
+// writes.
+struct MoePairParams {
+  MoeMatmulParams experts = {};
+  MatmulParams dense = {};
+};
+void MoePair(const ExecContext& ctx, const MoePairParams& params);
+bool MoePairFuses(const ExecContext& ctx, const MoePairParams& params);
+
 // residual[token] += the sum over its pairs, in rising expert order, of weight · (x[pair] · W_expertᵀ)
 struct MoeReduceParams {
   MoePairs pairs;
@@ -54,6 +63,10 @@ struct MoeReduceParams {
   const ExpertMatrices* weights = nullptr;
   float* residual = nullptr;  // [num_tokens, n]
   int64_t residual_stride = 0;
+  // Or null: added behind the pairs, shared_x [num_tokens, k of shared] · sharedᵀ.
+  const PackedMatrix* shared = nullptr;
+  const float* shared_x = nullptr;
+  int64_t shared_x_stride = 0;
 };
 void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params);
 

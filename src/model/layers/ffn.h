@@ -28,6 +28,11 @@ class FfnLayer {
   Activated Up(const ExecContext& exec, NormedInput* input) const;
   void Down(const ExecContext& exec, int64_t num_rows, const Activated& activated, float* residual) const;
 
+  // For who runs them beside something else; null where they are several.
+  const PackedMatrix* gate_up() const { return gate_up_.Only(); }
+  const PackedMatrix* down() const { return down_.Only(); }
+  int64_t intermediate() const { return down_.k(); }
+
   int64_t weight_bytes() const { return gate_up_.weight_bytes() + down_.weight_bytes(); }
   static int64_t WorkspaceBytes(int64_t hidden, int64_t intermediate, int64_t max_tokens, int num_threads);
 

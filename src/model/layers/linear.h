@@ -26,6 +26,9 @@ class Linear {
   // y [m, n / 2] = SwiGLU of the two halves of the product, where that is one launch; else false, and nothing has been done.
   bool RunGlu(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const;
 
+  // The matrix, where it is one and has no bias; else null.
+  const PackedMatrix* Only() const { return matrices_.size() == 1 && bias_.empty() ? &matrices_.front() : nullptr; }
+
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   int64_t weight_bytes() const {

@@ -91,30 +91,54 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* 
                            .token_pairs = token_pairs,
                            .num_tokens = num_tokens,
                            .top_k = moe.top_k};
-  MoeMatmulParams up = {.pairs = sorted, .x = input->raw(), .x_stride = hidden, .weights = &gate_up_, .y = gate_up,
-                        .y_stride = moe.intermediate, .fusion = {.glu = true}};
+  MoePairParams pair = {.experts = {.pairs = sorted, .x = input->raw(), .x_stride = hidden, .weights = &gate_up_, .y = gate_up,
+                                    .y_stride = moe.intermediate}};
+  MoeMatmulParams& up = pair.experts;
   const auto up_of = [&](const float* x, const CudaFusion& fusion) {
     up.x = x, up.fusion = fusion;
     return up;
   };
   const auto fuses = [&](const float* x, const CudaFusion& fusion) { return MoeMatmulFuses(exec, up_of(x, fusion)); };
-  const bool glu = fuses(input->raw(), {.glu = true});
+  // Few rows: the shared expert beside the others, and before the residual stream is changed, from which it may read them.
+  std::optional<FfnLayer::Activated> shared;
+  const bool together = shared_ && input->IsFew(exec) && shared_->gate_up() != nullptr && PairUp(exec, input, &pair, &shared);
+  const bool glu = together || fuses(input->raw(), {.glu = true});
   if (!glu) up.y_stride = width;
-  input->Give(exec, {.glu = glu}, fuses, [&](const float* x, const CudaFusion& fusion) { MoeMatmul(exec, up_of(x, fusion)); });
+  if (!together) {
+    input->Give(exec, {.glu = glu}, fuses, [&](const float* x, const CudaFusion& fusion) { MoeMatmul(exec, up_of(x, fusion)); });
+    if (shared_ && input->IsFew(exec)) shared = shared_->Up(exec, input);
+  }
   if (!glu) {
     SwiGlu(exec, {.gate = gate_up, .up = gate_up + moe.intermediate, .x_stride = width, .m = pairs, .dim = moe.intermediate,
                   .y = gate_up, .y_stride = width});
   }
-  // Few rows may be read as they lie in the residual stream: before it is changed.
-  std::optional<FfnLayer::Activated> shared;
-  if (shared_ && input->IsFew(exec)) shared = shared_->Up(exec, input);
-  MoeReduce(exec, {.pairs = sorted, .x = gate_up, .x_stride = up.y_stride, .weights = &down_, .residual = residual,
-                   .residual_stride = hidden});
-  if (shared) {
+  MoeReduceParams reduce = {.pairs = sorted, .x = gate_up, .x_stride = up.y_stride, .weights = &down_, .residual = residual,
+                            .residual_stride = hidden};
+  if (shared) reduce.shared = shared_->down(), reduce.shared_x = shared->rows, reduce.shared_x_stride = shared->stride;
+  MoeReduce(exec, reduce);
+  if (shared && reduce.shared == nullptr) {
     shared_->Down(exec, num_tokens, *shared, residual);
-  } else if (shared_) {
+  } else if (shared_ && !shared) {
     shared_->Run(exec, input, residual);
   }
+}
+
+bool MoeLayer::PairUp(const ExecContext& exec, NormedInput* input, MoePairParams* pair, std::optional<FfnLayer::Activated>* shared) const {
+  const int64_t intermediate = shared_->intermediate(), num_tokens = input->num_rows();
+  pair->dense = {.x_stride = input->dim(), .m = num_tokens, .weight = shared_->gate_up(), .y_stride = intermediate};
+  const auto fuses = [&](const float* x, const CudaFusion& fusion) {
+    pair->experts.x = pair->dense.x = x;
+    pair->experts.fusion = pair->dense.fusion = fusion;
+    return MoePairFuses(exec, *pair);
+  };
+  if (!fuses(input->raw(), {.glu = true})) return false;  // where y lies changes nothing
+  pair->dense.y = exec.workspace->Take<float>(num_tokens * 2 * intermediate);  // as shared_->Up, whose room is planned
+  input->Give(exec, {.glu = true}, fuses, [&](const float* x, const CudaFusion& fusion) {
+    fuses(x, fusion);
+    MoePair(exec, *pair);
+  });
+  *shared = {pair->dense.y, intermediate};
+  return true;
 }
 
 int64_t MoeLayer::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads) {

@@ -23,6 +23,9 @@ class MoeLayer {
   static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads);
 
  private:
+  // Gate, up and SwiGLU of the experts (pair->experts) and of the shared expert in one launch, where that can be.
+  bool PairUp(const ExecContext& exec, NormedInput* input, MoePairParams* pair, std::optional<FfnLayer::Activated>* shared) const;
+
   PackedMatrix router_;                // [num_experts, hidden]
   FloatArray choice_bias_;             // [num_experts] or empty
   ExpertMatrices gate_up_;             // [2 * intermediate, hidden]
