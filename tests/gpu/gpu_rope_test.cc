@@ -197,6 +197,64 @@ TEST_F(GpuRope, NormOfTheLatentAndCopyOfTheQueries) {
   }
 }
 
+// The norms of Qwen3's heads on the way: the bits of RmsNorm before.
+TEST_F(GpuRope, NormOfEachHead) {
+  struct Case {
+    KvShape kv;
+    int32_t num_q_heads, rope_dim, gap;
+  };
+  for (const Case& c : {Case{{DType::kF16, 8, 128, 128, 64}, 32, 128, 0}, Case{{DType::kBF16, 2, 64, 64, 16}, 6, 64, 4},
+                        Case{{DType::kF32, 3, 30, 30, 16}, 9, 20, 1}, Case{{DType::kF32, 1, 512, 512, 16}, 2, 512, 0}}) {
+    for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalf}) {
+      for (const std::vector<SeqSpan>& spans : {std::vector<SeqSpan>{{0, 0, 1, 7}}, {{2, 0, 5, 20}, {1, 5, 33, 33}}}) {
+        std::vector<int32_t> kv_lens(4, 1);
+        int32_t rows = 0;
+        for (const SeqSpan& span : spans) kv_lens[span.slot] = span.kv_len, rows = std::max(rows, span.q_begin + span.q_len);
+        const int64_t dim = c.kv.k_dim, head = dim + c.gap, token = (c.num_q_heads + 2 * c.kv.num_kv_heads) * head;
+        SCOPED_TRACE(fmt::format("{} + {} heads of {}, {} rows", c.num_q_heads, c.kv.num_kv_heads, dim, rows));
+        TestRng rng(13);
+        const TestKv cache(c.kv, kv_lens);
+        const GpuKv want_cache(cache, 4), got_cache(cache, 4);
+        const std::vector<float> qkv = rng.NormalVector(rows * token);
+        const GpuArray<float> want(qkv), got(qkv), q_weight(rng.NormalVector(dim)), k_weight(rng.NormalVector(dim));
+        const GpuArray<float> cos(rng.NormalVector(rows * c.rope_dim / 2)), sin(rng.NormalVector(rows * c.rope_dim / 2));
+        GpuBatch batch(spans, rows);
+        batch.Fill();
+        const int64_t k_at = c.num_q_heads * head, v_at = k_at + c.kv.num_kv_heads * head;
+        const auto params_of = [&](const GpuArray<float>& values, const PagedKv& kv) {
+          return RopeAppendParams{.cos = cos.data(), .sin = sin.data(), .style = style, .rope_dim = c.rope_dim, .q = values.data(),
+                                  .q_token_stride = token, .q_head_stride = head, .num_q_heads = c.num_q_heads, .k = values.data() + k_at,
+                                  .k_token_stride = token, .k_head_stride = head, .v = values.data() + v_at, .v_token_stride = token,
+                                  .v_head_stride = head, .kv = kv};
+        };
+        const CudaExec exec = Gpu::Get().Exec();
+        const auto norm = [&](int64_t at, int64_t heads, const GpuArray<float>& weight) {
+          GPU_OK(Backend().rms_norm(exec, {.x = want.data() + at, .token_stride_x = token, .head_stride_x = head, .num_tokens = rows,
+                                           .num_heads = heads, .dim = dim, .weight = weight.data(), .eps = 1e-6f, .y = want.data() + at,
+                                           .token_stride_y = token, .head_stride_y = head}));
+        };
+        norm(0, c.num_q_heads, q_weight);
+        norm(k_at, c.kv.num_kv_heads, k_weight);
+        GPU_OK(Backend().rope_append(exec, batch.get(), params_of(want, want_cache.view())));
+        RopeAppendParams params = params_of(got, got_cache.view());
+        params.q_norm_weight = q_weight.data();
+        params.k_head_norm_weight = k_weight.data();
+        params.head_norm_eps = 1e-6f;
+        GPU_OK(Backend().rope_append(exec, batch.get(), params));
+        const std::vector<float> got_q = got.Read(), want_q = want.Read();
+        for (int32_t row = 0; row < rows; ++row) {  // k and v are left as they were
+          const auto q_of = [&](const std::vector<float>& all) { return std::span(all).subspan(row * token, k_at); };
+          ASSERT_EQ(FirstBitDifference(q_of(got_q), q_of(want_q)), "") << "q of row " << row;
+          ASSERT_EQ(FirstBitDifference(std::span(got_q).subspan(row * token + k_at, token - k_at),
+                                       std::span(qkv).subspan(row * token + k_at, token - k_at)), "");
+        }
+        EXPECT_EQ(FirstBitDifference(got_cache.AllBytes(), want_cache.AllBytes()), "") << "cache";
+        EXPECT_TRUE(got.Intact() && got_cache.Intact());
+      }
+    }
+  }
+}
+
 TEST_F(GpuRope, ConversionsRoundToNearestEven) {
   const std::vector<float> values = {1.0f + 0x1p-11f, 1.0f + 3 * 0x1p-11f, 65519.0f, 65520.0f, 1e-7f, -0.0f, INFINITY, -INFINITY,
                                      3.4e38f,         0x1p-25f,            1.0f + 0x1p-8f, 1.0f + 3 * 0x1p-9f, 6.0e-8f, -2.5f, 0.1f, 2.0f};

@@ -32,7 +32,7 @@ void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params) {
     RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.rope_append(exec, ctx.cuda->batch, params); });
     return;
   }
-  CHECK(params.k_norm_weight == nullptr && params.q_copy == nullptr);
+  CHECK(params.k_norm_weight == nullptr && params.q_copy == nullptr && params.q_norm_weight == nullptr);
   RunVariant(kVariants, ctx, params);
 }
 

@@ -27,6 +27,8 @@ struct RopeTableParams {
 // The angle is reduced in double precision: exact enough at position 10^6.
 void RopeTable(const ExecContext& ctx, const RopeTableParams& params);
 
+inline constexpr int32_t kMaxHeadNorm = 512;
+
 struct RopeAppendParams {
   std::span<const SeqSpan> spans = {};
   const float* cos = nullptr;  // [num_tokens, rope_dim/2]
@@ -51,6 +53,12 @@ struct RopeAppendParams {
   int64_t v_token_stride = 0;
   int64_t v_head_stride = 0;
   PagedKv kv = {};
+
+  // Where RopeAppendFuses, the norms of Qwen3 in front of it: RmsNorm of each head of q and of k, all of its kv.k_dim values (at most
+  // kMaxHeadNorm), by weights [kv.k_dim]. Both or none; q [.., kv.k_dim].
+  const float* q_norm_weight = nullptr;
+  const float* k_head_norm_weight = nullptr;
+  float head_norm_eps = 0;
 
   // Where RopeAppendFuses, what MLA does around it. The key's values in front of the rope, [0, k_rope_offset), go through RmsNorm by this
   // weight on their way out (one KV head; k itself stays as it is); and the rotated part of q's rows [0, q_copy_rows) goes to q_copy

@@ -9,6 +9,7 @@
 #include "kernels/common/cuda_batch.h"
 #include "kernels/common/paged_kv.cuh"
 #include "kernels/rope_append/rope_append.h"
+#include "kernels/rope_append/rope_turn.cuh"
 
 namespace cachalot {
 namespace {
@@ -26,14 +27,6 @@ __global__ void RopeTableKernel(RopeTableParams p) {
     p.cos[at] = static_cast<float>(cosine * p.mscale);
     p.sin[at] = static_cast<float>(sine * p.mscale);
   }
-}
-
-// Turned by the angle, (a, b) is (a cos - b sin, b cos + a sin).
-__device__ __forceinline__ float First(float a, float b, float cos, float sin) {
-  return __fsub_rn(__fmul_rn(a, cos), __fmul_rn(b, sin));
-}
-__device__ __forceinline__ float Second(float a, float b, float cos, float sin) {
-  return __fadd_rn(__fmul_rn(b, cos), __fmul_rn(a, sin));
 }
 
 // Of k's values in front of the rope, for the whole warp.
@@ -133,6 +126,7 @@ CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const Ro
                     kv.num_kv_heads, static_cast<long long>(params.q_copy_rows));
   }
   if (batch.num_rows == 0) return nullptr;
+  if (params.q_norm_weight != nullptr) return RopeNormAppend(exec, batch, params);
   // Few rows: several blocks a row, so that more than a few SMs work.
   const int64_t q_work = int64_t{params.num_q_heads} * (end / 2), k_work = int64_t{kv.num_kv_heads} * kv.k_dim;
   const int64_t work = q_work > k_work ? q_work : k_work;

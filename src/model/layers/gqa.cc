@@ -54,11 +54,15 @@ void GqaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
                        .token_stride_y = width,
                        .head_stride_y = dim});
   };
-  if (attention.qk_norm) {
+  RopeAppendParams rope;
+  if (attention.qk_norm && RopeAppendFuses(fwd.exec) && dim <= kMaxHeadNorm) {
+    rope.q_norm_weight = q_norm_.data();
+    rope.k_head_norm_weight = k_norm_.data();
+    rope.head_norm_eps = spec.norm_eps;
+  } else if (attention.qk_norm) {
     head_norm(q, attention.num_q_heads, q_norm_);
     head_norm(k, attention.num_kv_heads, k_norm_);
   }
-  RopeAppendParams rope;
   rope.spans = fwd.spans;
   rope.cos = fwd.cos;
   rope.sin = fwd.sin;
