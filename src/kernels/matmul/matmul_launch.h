@@ -9,16 +9,21 @@ namespace cachalot {
 struct MatmulProblem;
 struct GemvShape;
 
-// Whether rows of x can be read 16 bytes at a time (and end with a whole 16 bytes).
-bool HasAlignedX(const MatmulProblem& problem);
-
-// --- matmul_sm80.cu: calls as problems, and whether the decode kernel takes one (blocks 0: it does not) and as it is ---
+// --- matmul_problem_sm80.cu: calls as problems ---
+MatmulProblem ProblemOf(const CudaMatrix& weight);
 MatmulProblem ProblemOf(const CudaMatmulParams& params);
 MatmulProblem ProblemOf(const CudaMoeMatmulParams& params);
-GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& problem, int64_t pairs);
-bool DecodeFuses(const CudaExec& exec, DType dtype, const MatmulProblem& problem, int64_t pairs);
+CudaStatus CheckWeight(const CudaMatrix& w, int64_t rows, int64_t groups, const char* op);
 CudaStatus CheckMatmul(const CudaMatmulParams& params);
 CudaStatus CheckMoeMatmul(const CudaMoeMatmulParams& params);
+bool WantsF32(const CudaExec& exec, DType dtype);
+// Whether rows of x can be read 16 bytes at a time (and end with a whole 16 bytes).
+bool HasAlignedX(const MatmulProblem& problem);
+// SwiGLU has nothing to add to, and a distance from gates to ups that an int holds.
+bool GluFits(const MatmulProblem& problem);
+// The decode kernel's cut of a problem (blocks 0: another kernel takes it), and whether it takes it as it is.
+GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& problem, int64_t pairs);
+bool DecodeFuses(const CudaExec& exec, DType dtype, const MatmulProblem& problem, int64_t pairs);
 
 // --- matmul_f32_sm80.cu ---
 CudaStatus LaunchF32Matmul(const CudaExec& exec, DType dtype, const MatmulProblem& problem);

@@ -20,10 +20,6 @@
 
 namespace cachalot {
 
-bool HasAlignedX(const MatmulProblem& p) {
-  return reinterpret_cast<uintptr_t>(p.x) % 16 == 0 && p.x_stride % 4 == 0 && p.x_group_stride % 4 == 0 && p.k % 4 == 0;
-}
-
 namespace {
 
 constexpr int kBlasRows = 128;  // cuBLASLt above
@@ -74,28 +70,11 @@ Scratch BlasScratchOf(const CudaMatrix& w, int64_t m, int num_sms) {
   return scratch;
 }
 
-CudaStatus CheckWeight(const CudaMatrix& w, int64_t rows, int64_t groups, const char* op) {
-  const int64_t row_bytes = CudaRowsOf(w.dtype, w.k).row_bytes;
-  const int block = CudaBlockOf(w.dtype);
-  if (row_bytes == 0) {
-    return CudaFail(CudaFault::kUnsupported, "%s: no kernel reads weights of type number %d", op, static_cast<int>(w.dtype));
-  }
-  if (w.k <= 0 || w.k % block != 0 || row_bytes > INT_MAX || w.n > INT_MAX / 2 || rows > INT_MAX / 2 || groups > 65535 ||
-      (w.dtype == DType::kFP8E4M3 && w.block_scale_rows != 128 && w.block_scale_rows != 1)) {
-    return CudaFail(CudaFault::kInvalid, "%s: %lld groups, m %lld, n %lld, k %lld, scales of %lld rows", op,
-                    static_cast<long long>(groups), static_cast<long long>(rows), static_cast<long long>(w.n),
-                    static_cast<long long>(w.k), static_cast<long long>(w.block_scale_rows));
-  }
-  return nullptr;
-}
-
 CudaStatus CheckScratch(const CudaExec& exec, int64_t bytes, const char* op) {
   if (bytes <= exec.workspace_bytes) return nullptr;
   return CudaFail(CudaFault::kInvalid, "%s: workspace of %lld bytes, %lld needed", op,
                   static_cast<long long>(exec.workspace_bytes), static_cast<long long>(bytes));
 }
-
-bool WantsF32(const CudaExec& exec, DType dtype) { return exec.math == CudaMath::kF32 || dtype == DType::kF32; }
 
 // x of all groups to 16 bits into the workspace, or as it has been converted already; the problem reads it from there.
 CudaStatus ConvertForStream(const CudaExec& exec, DType dtype, bool fragments, int64_t x_rows, MatmulProblem* p) {
@@ -190,42 +169,6 @@ WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
   }
   return {};
 }
-
-// SwiGLU has nothing to add to, and a distance from gates to ups that an int holds.
-bool GluFits(const MatmulProblem& p) {
-  return p.bias == nullptr && !p.accumulate && p.n % 2 == 0 && p.glu_rows * p.layout.row_bytes <= INT_MAX;
-}
-
-}  // namespace
-
-// The decode kernel's cut of a problem. Blocks 0: another kernel takes it.
-GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
-  const bool experts = p.expert_begin != nullptr, glu = p.glu_rows > 0;
-  const CudaTune& tune = CurrentTune();
-  const auto chosen = [](int tuned, int usual) { return tuned > 0 ? tuned : usual; };
-  const int most_k = IsCodeRow(dtype) ? chosen(tune.gemv_code_k, kGemvMaxCodeK)
-                     : experts        ? chosen(tune.gemv_expert_k, kGemvMaxExpertK)
-                                      : chosen(tune.gemv_dense_k, kGemvMaxDenseK);
-  const int most_rows = chosen(tune.gemv_rows, kGemvRows);
-  const bool few = (experts ? pairs <= chosen(tune.gemv_pairs, kGemvPairs) : p.m <= most_rows) && p.k <= most_k;
-  GemvShape none;
-  none.blocks = 0;
-  if (!few || exec.deterministic || WantsF32(exec, dtype)) return none;
-  const GemvShape shape = ShapeGemv(dtype, experts ? pairs : p.num_groups, glu ? p.glu_rows : p.n, p.k,
-                                    std::min(p.m, most_rows), exec.num_sms, glu);
-  const int64_t most_shared = std::min(kGemvMaxSharedBytes, CurrentCard().shared_bytes - kGemvOwnSharedBytes);
-  return GemvSharedBytes(dtype, shape) <= most_shared ? shape : none;
-}
-
-bool DecodeFuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
-  const uint32_t allowed = CurrentTune().fuse;
-  const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0;
-  if ((norm && (allowed & CudaTune::kFuseNorm) == 0) || (glu && ((allowed & CudaTune::kFuseGlu) == 0 || !GluFits(p)))) return false;
-  if (FindGemvShape(exec, dtype, p, pairs).blocks == 0) return false;
-  return !norm || (p.k >= kNormLeastDim && HasAlignedX(p) && reinterpret_cast<uintptr_t>(p.norm_weight) % 16 == 0);
-}
-
-namespace {
 
 bool TakesWgmma(const CudaExec& exec, DType dtype, int columns) {
   return !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && CurrentCard().RunsHopperCode();
@@ -339,23 +282,6 @@ CudaStatus RunBlas(const CudaExec& exec, const CudaMatmulParams& params, MatmulP
   return nullptr;
 }
 
-void SetFusion(const CudaFusion& fusion, MatmulProblem* p) {
-  p->norm_weight = fusion.norm_weight;
-  p->norm_eps = fusion.norm_eps;
-  p->glu_rows = fusion.glu ? p->n / 2 : 0;
-}
-
-MatmulProblem ProblemOf(const CudaMatrix& weight) {
-  MatmulProblem p;
-  p.n = static_cast<int>(weight.n);
-  p.k = static_cast<int>(weight.k);
-  p.layout = CudaRowsOf(weight.dtype, weight.k);
-  p.w = weight.data;
-  p.block_scales = weight.block_scales;
-  p.block_scale_rows = static_cast<int>(weight.block_scale_rows);
-  return p;
-}
-
 }  // namespace
 
 CudaStatus CudaMatmulInit(void** plans) {
@@ -371,23 +297,6 @@ int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms
   if (params.m > kBlasRows && w.dtype != DType::kF32) return BlasScratchOf(w, params.m, num_sms).total();
   return ScratchOf(w.dtype, w.k, params.m, ColumnsFor(params.m), num_sms).total();
 }
-
-MatmulProblem ProblemOf(const CudaMatmulParams& params) {
-  MatmulProblem p = ProblemOf(params.weight);
-  p.x = params.x;
-  p.x_stride = params.x_stride;
-  p.x_half = params.x_half;
-  p.m = static_cast<int>(params.m);
-  p.y = params.y;
-  p.y_stride = params.y_stride;
-  p.bias = params.bias;
-  p.accumulate = params.accumulate;
-  p.y_half = params.y_half;
-  SetFusion(params.fusion, &p);
-  return p;
-}
-
-CudaStatus CheckMatmul(const CudaMatmulParams& params) { return CheckWeight(params.weight, params.m, 1, "matmul"); }
 
 bool CudaMatmulFuses(const CudaExec& exec, const CudaMatmulParams& params) {
   return params.m > 0 && CheckMatmul(params) == nullptr &&
@@ -434,35 +343,6 @@ CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& para
 
 int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms) {
   return ScratchOf(params.weight.dtype, params.weight.k, params.max_pairs, ExpertColumns(params), num_sms).total();
-}
-
-MatmulProblem ProblemOf(const CudaMoeMatmulParams& params) {
-  MatmulProblem p = ProblemOf(params.weight);
-  p.w = nullptr;
-  p.block_scales = nullptr;
-  p.x = params.x;
-  p.x_stride = params.x_stride;
-  p.x_half = params.x_half;
-  p.x_rows = params.x_rows;
-  p.m = static_cast<int>(params.max_pairs / params.top_k);
-  p.num_groups = params.num_experts;
-  p.y = params.y;
-  p.y_stride = params.y_stride;
-  p.expert_begin = params.expert_begin;
-  p.expert_data = params.expert_data;
-  p.expert_block_scales = params.expert_block_scales;
-  p.y_half = params.y_half;
-  SetFusion(params.fusion, &p);
-  return p;
-}
-
-CudaStatus CheckMoeMatmul(const CudaMoeMatmulParams& params) {
-  if (CudaStatus failure = CheckWeight(params.weight, params.max_pairs, params.num_experts, "moe_matmul")) return failure;
-  if (params.num_experts <= 0 || params.num_experts > 4096 || params.top_k <= 0 || params.max_pairs % params.top_k != 0) {
-    return CudaFail(CudaFault::kInvalid, "moe_matmul: at most %lld pairs, top %d of %d experts",
-                    static_cast<long long>(params.max_pairs), params.top_k, params.num_experts);
-  }
-  return nullptr;
 }
 
 bool CudaMoeMatmulFuses(const CudaExec& exec, const CudaMoeMatmulParams& params) {
