@@ -180,13 +180,14 @@ TEST_F(GpuMatmul, DecodeShapesOfEveryFormat) {
 // device/cuda/cuda_tune.h
 TEST_F(GpuMatmul, SettingsForMeasuringAreRightToo) {
   for (const char* settings : {"gemv_rows=8,gemv_dense_k=16384", "gemv_alone=all,gemv_dense_k=16384", "gemv_alone=none,gemv_code_k=64",
-                               "late=all", "late=norm"}) {
+                               "late=all", "late=norm", "blas_rows=8",
+                               "wgmma_rows=224"}) {
     SCOPED_TRACE(settings);
     GPU_OK(Backend().set_tune(settings));
     for (DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
       const TestWeight weight = BigWeight(dtype, 1100, 4096, 13);
       const GpuWeight gpu_weight(weight);
-      for (int64_t m : {1, 5, 8}) Check({.m = m, .n = weight.n, .k = weight.k}, weight, gpu_weight, false);
+      for (int64_t m : {1, 5, 8, 64}) Check({.m = m, .n = weight.n, .k = weight.k}, weight, gpu_weight, false);
     }
     GPU_OK(Backend().set_tune(""));
   }

@@ -49,12 +49,11 @@ bool GluFits(const MatmulProblem& p) {
 GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
   const bool experts = p.expert_begin != nullptr, glu = p.glu_rows > 0;
   const CudaTune& tune = CurrentTune();
-  const auto chosen = [](int tuned, int usual) { return tuned > 0 ? tuned : usual; };
-  const int most_k = IsCodeRow(dtype) ? chosen(tune.gemv_code_k, kGemvMaxCodeK)
-                     : experts        ? chosen(tune.gemv_expert_k, kGemvMaxExpertK)
-                                      : chosen(tune.gemv_dense_k, kGemvMaxDenseK);
-  const int most_rows = chosen(tune.gemv_rows, kGemvRows);
-  const bool few = (experts ? pairs <= chosen(tune.gemv_pairs, kGemvPairs) : p.m <= most_rows) && p.k <= most_k;
+  const int most_k = IsCodeRow(dtype) ? Tuned(tune.gemv_code_k, kGemvMaxCodeK)
+                     : experts        ? Tuned(tune.gemv_expert_k, kGemvMaxExpertK)
+                                      : Tuned(tune.gemv_dense_k, kGemvMaxDenseK);
+  const int most_rows = Tuned(tune.gemv_rows, kGemvRows);
+  const bool few = (experts ? pairs <= Tuned(tune.gemv_pairs, kGemvPairs) : p.m <= most_rows) && p.k <= most_k;
   GemvShape none;
   none.blocks = 0;
   if (!few || exec.deterministic || WantsF32(exec, dtype)) return none;

@@ -22,7 +22,8 @@ namespace cachalot {
 
 namespace {
 
-constexpr int kBlasRows = 128;  // cuBLASLt above
+constexpr int kBlasRows = 128;      // cuBLASLt above
+constexpr int kWgmmaCutRows = 112;  // of W in a tile, at least, where all tiles are cut alike: x counts beside W
 constexpr int kLargestTile = 128;
 constexpr int64_t kSlabBytes = int64_t{64} << 20;  // of codes as F16
 constexpr int kManyTiles = 12;  // a block: so many that whole tiles balance well enough
@@ -154,18 +155,19 @@ struct WgmmaCut {
 };
 WgmmaCut EvenCut(const MatmulProblem& p, int columns, int64_t num_sms) {
   const int64_t step = p.glu_rows > 0 ? 16 : 8;
-  constexpr int64_t kLeast = 112, kMost = 256;  // rows: x counts too much; shared memory
+  constexpr int64_t kMost = 256;  // rows: shared memory
+  const int64_t least = Tuned(CurrentTune().wgmma_rows, kWgmmaCutRows);
   if (columns < 64 || p.m > columns || p.num_groups > 1 || p.expert_begin != nullptr) return {};
   const auto rows_of = [&](int64_t parts, int64_t of) { return ((p.n * of + parts - 1) / parts + step - 1) / step * step; };
   const auto tiles_of = [&](int64_t rows) { return (p.n + rows - 1) / rows; };
   const auto even = [](int64_t busy, int64_t all) { return busy <= all && busy * 16 >= all * 15; };
-  for (int64_t rounds = 1; rows_of(num_sms * rounds, 1) >= kLeast; ++rounds) {
+  for (int64_t rounds = 1; rows_of(num_sms * rounds, 1) >= least; ++rounds) {
     const int64_t rows = rows_of(num_sms * rounds, 1);
     if (rows <= kMost && even(tiles_of(rows), num_sms * rounds)) return {static_cast<int>(rows), 1};
   }
   for (int64_t splits = 2; splits <= 8 && p.k >= splits * 512 && rows_of(num_sms, splits) <= kMost; ++splits) {
     const int64_t rows = rows_of(num_sms, splits);
-    if (rows >= kLeast && even(tiles_of(rows) * splits, num_sms)) return {static_cast<int>(rows), static_cast<int>(splits)};
+    if (rows >= least && even(tiles_of(rows) * splits, num_sms)) return {static_cast<int>(rows), static_cast<int>(splits)};
   }
   return {};
 }
@@ -179,7 +181,7 @@ bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pa
   const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0, experts = p.expert_begin != nullptr;
   if (FindGemvShape(exec, dtype, p, pairs).blocks > 0) return DecodeFuses(exec, dtype, p, pairs);
   return glu && !norm && GluFits(p) && (CurrentTune().fuse & CudaTune::kFuseGluMany) != 0 && Is16Bit(dtype) &&
-         !WantsF32(exec, dtype) && TakesWgmma(exec, dtype, columns) && (experts || p.m <= kBlasRows);
+         !WantsF32(exec, dtype) && TakesWgmma(exec, dtype, columns) && (experts || p.m <= Tuned(CurrentTune().blas_rows, kBlasRows));
 }
 
 CudaStatus NotFused(const MatmulProblem& p, const char* op) {
@@ -294,7 +296,7 @@ void CudaMatmulRelease(void* plans) { ReleaseBlasPlans(static_cast<BlasPlans*>(p
 
 int64_t CudaMatmulWorkspaceBytes(const CudaMatmulParams& params, int32_t num_sms) {
   const CudaMatrix& w = params.weight;
-  if (params.m > kBlasRows && w.dtype != DType::kF32) return BlasScratchOf(w, params.m, num_sms).total();
+  if (params.m > Tuned(CurrentTune().blas_rows, kBlasRows) && w.dtype != DType::kF32) return BlasScratchOf(w, params.m, num_sms).total();
   return ScratchOf(w.dtype, w.k, params.m, ColumnsFor(params.m), num_sms).total();
 }
 
@@ -311,7 +313,7 @@ CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params) {
   if (params.fusion.any() && !Fuses(exec, weight.dtype, p, 0, ColumnsFor(params.m))) return NotFused(p, "matmul");
   if (WantsF32(exec, weight.dtype)) return LaunchF32Matmul(exec, weight.dtype, p);
   const bool whole_y = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
-  if (!exec.deterministic && params.m > kBlasRows && whole_y && exec.matmul_plans != nullptr) return RunBlas(exec, params, p);
+  if (!exec.deterministic && params.m > Tuned(CurrentTune().blas_rows, kBlasRows) && whole_y && exec.matmul_plans != nullptr) return RunBlas(exec, params, p);
   return RunStream(exec, weight.dtype, p, params.m, 0, ColumnsFor(params.m), "matmul");
 }
 
