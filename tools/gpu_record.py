@@ -12,14 +12,17 @@ import argparse
 import datetime
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs/measurements/gpu-tests.json"
-PROGRAMS = ["cachalot_gpu_tests", "cachalot_gpu_model_tests"]
+# Whether several processes may share the card: a model test measures free memory.
+PROGRAMS = {"cachalot_gpu_tests": True, "cachalot_gpu_model_tests": False}
 CODE = {".cc", ".h", ".cu", ".cuh"}
 
 
@@ -34,16 +37,24 @@ def code_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def run(folder: Path) -> int:
+def run(folder: Path, processes: int) -> int:
     results, card = {}, ""
-    for name in PROGRAMS:
-        done = subprocess.run([str(folder / name), "--gtest_brief=1"], capture_output=True, text=True, check=False)
-        text = done.stdout + done.stderr
-        counts = {word.lower(): int(n) for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text)}
-        results[name] = {"exit": done.returncode, **counts}
-        card = card or (re.search(r"GPU tests on (.*)", text) or [None, ""])[1]
-        if done.returncode != 0:
-            print(text[-6000:])
+    for name, shared in PROGRAMS.items():
+        count = processes if shared else 1
+        started = time.monotonic()
+        shards = [subprocess.Popen([str(folder / name), "--gtest_brief=1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                   env={**os.environ, "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)})
+                  for i in range(count)]
+        result = {"exit": 0}
+        for shard in shards:
+            text, _ = shard.communicate()
+            for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text):
+                result[word.lower()] = result.get(word.lower(), 0) + int(n)
+            result["exit"] = result["exit"] or shard.returncode
+            card = card or (re.search(r"GPU tests on (.*)", text) or [None, ""])[1]
+            if shard.returncode != 0:
+                print(text[-6000:])
+        results[name] = {**result, "seconds": round(time.monotonic() - started)}
     record = {"date": datetime.date.today().isoformat(), "card": card, "code": code_hash(), "results": results}
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record))
@@ -67,11 +78,12 @@ def main() -> int:
     group.add_argument("--hash", action="store_true")
     group.add_argument("--run", metavar="FOLDER", type=Path)
     group.add_argument("--check", action="store_true")
+    parser.add_argument("--processes", type=int, default=1, help="among which the op tests are dealt (they wait for references on the CPU)")
     args = parser.parse_args()
     if args.hash:
         print(code_hash())
         return 0
-    return check() if args.check else run(args.run)
+    return check() if args.check else run(args.run, args.processes)
 
 
 if __name__ == "__main__":
