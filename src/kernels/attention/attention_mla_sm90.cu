@@ -74,8 +74,9 @@ template <typename T, int kWidth>
 __device__ __forceinline__ void StoreQueryTile(const AttentionParams& p, const TileRow* rows, int num_rows, bool rests,
                                                uint32_t queries) {
   constexpr int kUnits = kKeyDim / kWidth;  // of a row
-  constexpr int kBatch = 18;                // loads under way at a time
+  constexpr int kBatch = kWidth == 4 ? 12 : 6;  // loads under way at a time; more is more code, and it runs once
   const float scale = p.scale * kLog2E;
+#pragma unroll 1
   for (int first = static_cast<int>(threadIdx.x); first < num_rows * kUnits; first += kBatch * kThreads) {
     float q[kBatch][kWidth];
 #pragma unroll

@@ -1,6 +1,7 @@
 // The router of a few tokens in one launch. A block makes the logits of two experts, as the F32 matmul does; the block that is
 // done last routes and sorts.
-// Bound: the router's bytes; behind them the choice, which one block makes.
+// Bound: the router's bytes; behind them the choice, which one block makes. Loops that run once or twice are not unrolled: what is
+// executed once costs more to fetch than to do.
 #include <climits>
 
 #include "device/cuda/cuda_error.h"
@@ -24,6 +25,7 @@ template <int kTokens>
 __device__ void FindInverses(const CudaMoeGateParams& p, int tokens, float (*squares)[kNormWarps], float (&inverse)[kTokens]) {
   const int lane = threadIdx.x % 32;
   const auto k = static_cast<int>(p.router.k);
+#pragma unroll 1
   for (int part = threadIdx.x / 32; part < tokens * kNormWarps; part += kWarps) {
     const int token = part / kNormWarps, of = part % kNormWarps;
     const float sum = NormWarpSum(reinterpret_cast<const float4*>(p.x + token * p.x_stride), k / 4, of * 32 + lane);
@@ -46,6 +48,7 @@ __device__ void MakeLogits(const CudaMoeGateParams& p, float (*squares)[kNormWar
   const auto* router = reinterpret_cast<const float*>(p.router.data);
   const float* w0 = router + int64_t{e0} * k;
   const float* w1 = router + int64_t{e1} * k;
+#pragma unroll 1
   for (int line = tid * 32; line < 2 * k; line += kThreads * 32) {  // 128 bytes each
     asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line < k ? w0 + line : w1 + (line - k)));
   }
@@ -57,7 +60,7 @@ __device__ void MakeLogits(const CudaMoeGateParams& p, float (*squares)[kNormWar
 #pragma unroll
   for (int c = 0; c < kTokens; ++c) x[c] = p.x + min(c, tokens - 1) * p.x_stride;
   float sum[kRows][kTokens] = {};
-#pragma unroll 4
+#pragma unroll (kTokens > 2 ? 2 : 4)
   for (int i = tid * 4; i < k; i += kThreads * 4) {
     const float4 a = *reinterpret_cast<const float4*>(w0 + i), b = *reinterpret_cast<const float4*>(w1 + i);
     const float4 weight = norm ? *reinterpret_cast<const float4*>(p.norm.norm_weight + i) : float4{};
@@ -86,12 +89,12 @@ __device__ void MakeLogits(const CudaMoeGateParams& p, float (*squares)[kNormWar
   p.logits[int64_t{c} * num_experts + e0 + r] = total;
 }
 
-// MoeSort of at most kMaxPairs pairs by one block; `experts` [kMaxPairs] is scratch.
+// MoeSort of at most kMaxPairs pairs by one block; `experts` [kMaxPairs]: chosen for each.
 __device__ void SortPairs(const MoeSortParams& p, const int32_t* row_slots, int* experts) {
   const int num_pairs = static_cast<int>(p.num_tokens) * p.top_k, i = threadIdx.x;
   int mine = INT_MAX;  // left out: behind all others
-  if (i < num_pairs) {
-    const int expert = p.expert_ids[i];
+  if (i < num_pairs) {  // each its own
+    const int expert = experts[i];
     if ((row_slots == nullptr || row_slots[i / p.top_k] >= 0) && expert >= 0 && expert < p.num_experts) mine = expert;
     experts[i] = mine;
   }
@@ -99,6 +102,7 @@ __device__ void SortPairs(const MoeSortParams& p, const int32_t* row_slots, int*
   if (i < num_pairs) {
     const int first = i / p.top_k * p.top_k;
     int at = 0, rank = first;
+#pragma unroll 2
     for (int j = 0; j < num_pairs; ++j) {
       const bool before = experts[j] < mine || (experts[j] == mine && j < i);
       at += before;
@@ -110,8 +114,10 @@ __device__ void SortPairs(const MoeSortParams& p, const int32_t* row_slots, int*
     }
     if (p.token_pairs != nullptr) p.token_pairs[rank] = mine != INT_MAX ? at : -1;
   }
+#pragma unroll 1
   for (int e = threadIdx.x; e <= p.num_experts; e += kThreads) {
     int before = 0, own = 0;
+#pragma unroll 2
     for (int j = 0; j < num_pairs; ++j) {
       before += experts[j] < e;
       own += experts[j] == e;
@@ -139,8 +145,9 @@ __global__ __launch_bounds__(kThreads) void MoeGateKernel(const __grid_constant_
   __syncthreads();
   if (!is_last) return;
   __threadfence();
+#pragma unroll 1
   for (int64_t token = threadIdx.x / 32; token < p.route.num_tokens; token += kWarps) {
-    RouteToken(p.route, token, shared + threadIdx.x / 32 * floats_per_warp);
+    RouteToken(p.route, token, shared + threadIdx.x / 32 * floats_per_warp, experts + token * p.route.top_k);
   }
   __syncthreads();
   SortPairs(p.sort, row_slots, experts);

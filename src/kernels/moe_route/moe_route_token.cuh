@@ -34,27 +34,35 @@ __device__ __forceinline__ unsigned long long KeyOf(float value, int index) {
 // Index of the best of values [count] that is not a NaN; -1 if there is none. The whole warp gets it.
 __device__ int WarpBest(const float* values, int count) {
   unsigned long long best = 0;
+#pragma unroll 2
   for (int i = threadIdx.x % 32; i < count; i += 32) best = max(best, KeyOf(values[i], i));
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, offset));
   return best == 0 ? -1 : static_cast<int>(~static_cast<uint32_t>(best));
 }
 
+// `scores`: each lane's own, every 32nd.
 __device__ void Score(const MoeRouteParams& p, const float* logits, float* scores) {
   const int lane = threadIdx.x % 32;
+#pragma unroll 2
+  for (int i = lane; i < p.num_experts; i += 32) scores[i] = __ldcg(logits + i);
   if (p.score == MoeScore::kSigmoid) {
-    for (int i = lane; i < p.num_experts; i += 32) scores[i] = __fdiv_rn(1.0f, 1.0f + expf(-__ldcg(logits + i)));
+#pragma unroll 1
+    for (int i = lane; i < p.num_experts; i += 32) scores[i] = __fdiv_rn(1.0f, 1.0f + expf(-scores[i]));
     return;
   }
   float largest = -CUDART_INF_F;
-  for (int i = lane; i < p.num_experts; i += 32) largest = fmaxf(largest, __ldcg(logits + i));
+#pragma unroll 1
+  for (int i = lane; i < p.num_experts; i += 32) largest = fmaxf(largest, scores[i]);
   largest = WarpMax(largest);
   double sum = 0;
+#pragma unroll 1
   for (int i = lane; i < p.num_experts; i += 32) {
-    scores[i] = expf(__ldcg(logits + i) - largest);
+    scores[i] = expf(scores[i] - largest);
     sum += scores[i];
   }
   const auto total = static_cast<float>(WarpSum(sum));
+#pragma unroll 1
   for (int i = lane; i < p.num_experts; i += 32) scores[i] = __fdiv_rn(scores[i], total);
 }
 
@@ -63,6 +71,7 @@ __device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* gr
   const int lane = threadIdx.x % 32, size = p.num_experts / p.num_groups;
   for (int g = lane; g < p.num_groups; g += 32) {
     float first = -CUDART_INF_F, second = -CUDART_INF_F;
+#pragma unroll 1
     for (int i = 0; i < size; ++i) {
       const float value = choice[g * size + i];
       if (value > first) {
@@ -75,6 +84,7 @@ __device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* gr
     groups[g] = p.group_score == MoeGroupScore::kMax || size < 2 ? first : first + second;
   }
   __syncwarp();
+#pragma unroll 1
   for (int i = 0; i < p.top_k_groups; ++i) {
     const int best = WarpBest(groups, p.num_groups);
     __syncwarp();
@@ -87,12 +97,14 @@ __device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* gr
   __syncwarp();
 }
 
-// The whole warp: the experts of one token and their weights. `scores` [2 * num_experts + num_groups] is scratch.
-__device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores) {
+// The whole warp: the experts of one token and their weights. `scores` [2 * num_experts + num_groups] is scratch. Where `chosen` is
+// given it gets the experts too [top_k].
+__device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores, int* chosen = nullptr) {
   const int lane = threadIdx.x % 32;
   float* choice = scores + p.num_experts;
   float* groups = choice + p.num_experts;
   Score(p, p.logits + token * p.num_experts, scores);
+#pragma unroll 1
   for (int i = lane; i < p.num_experts; i += 32) {  // each lane reads what it wrote itself
     const float value = scores[i] + (p.choice_bias != nullptr ? p.choice_bias[i] : 0.0f);
     choice[i] = isnan(value) ? -CUDART_INF_F : value;
@@ -100,23 +112,26 @@ __device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores
   __syncwarp();
   if (p.group_score != MoeGroupScore::kNone) KeepBestGroups(p, choice, groups);
 
+  // Choice k is lane k % 32's, so that the weights are scaled side by side.
   int32_t* ids = p.expert_ids + token * p.top_k;
   float* weights = p.weights + token * p.top_k;
   double sum = 0;
+#pragma unroll 1
   for (int k = 0; k < p.top_k; ++k) {
     const int best = WarpBest(choice, p.num_experts);
     __syncwarp();
-    if (lane == 0) {
+    if (lane == k % 32) {
       choice[best] = CUDART_NAN_F;
       ids[k] = best;
       weights[k] = scores[best];
+      if (chosen != nullptr) chosen[k] = best;
     }
     sum += scores[best];
     __syncwarp();
   }
-  if (lane != 0) return;
   if (p.score == MoeScore::kSigmoid) sum += 1e-20;
-  for (int k = 0; k < p.top_k; ++k) {
+#pragma unroll 1
+  for (int k = lane; k < p.top_k; k += 32) {  // as written by this lane
     const float weight = p.normalize ? static_cast<float>(weights[k] / sum) : weights[k];
     weights[k] = __fmul_rn(weight, p.scaling);
   }
