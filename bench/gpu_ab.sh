@@ -20,7 +20,7 @@ compare() {  # NAME SECONDS BATCHES DUMMY-FLAGS -- SETTINGS
 }
 
 launches=(- late=matmul late=norm+swiglu+rope late=all)
-fusions=(fuse=norm+glu+gate+rope+glu-many fuse=norm+glu+gate+rope fuse=norm+glu+gate fuse=norm+glu fuse=norm fuse=none)
+fusions=(prefetch_kib=16384 prefetch_kib=40960 fuse=norm+glu+gate+rope+glu-many fuse=norm+glu+gate+rope fuse=norm+glu+gate fuse=norm+glu fuse=norm fuse=none)
 for model in $models; do
   case $model in
     8b)

@@ -157,6 +157,7 @@ class GpuStep {
     params.kv = kv_.view();
     params.out = out_.data();
     if (half_ != nullptr) params.out_half = {half_->data(), HalfWidth()};
+    params.upcoming[0] = upcoming_;
     GPU_EXPECT_OK(Backend().attention_plan(exec_, batch_.get(), plan_));
     GPU_EXPECT_OK(Backend().attention(exec_, batch_.get(), plan_, params));
   }
@@ -168,6 +169,7 @@ class GpuStep {
   }
 
   // The output is to come as F16 too.
+  void SetUpcoming(const GpuArray<std::byte>& bytes) { upcoming_ = {bytes.data(), bytes.size()}; }
   void WantHalf() { half_ = std::make_unique<GpuArray<uint16_t>>(step_.num_rows * HalfWidth()); }
   void CheckHalf() {
     const std::vector<uint16_t> half = half_->Read();
@@ -196,6 +198,7 @@ class GpuStep {
   GpuArray<float> q_, out_;
   std::unique_ptr<GpuArray<std::byte>> memory_;
   std::unique_ptr<GpuArray<uint16_t>> half_;
+  UpcomingBytes upcoming_;
   CudaAttentionPlan plan_;
 };
 
@@ -388,6 +391,24 @@ TEST_F(GpuAttention, HalfCopiesAreTheOutputsRounded) {
       }
     }
   }
+}
+
+// Bytes on their way to L2 beside it change nothing, whatever their number.
+TEST_F(GpuAttention, UpcomingBytesChangeNothing) {
+  GPU_OK(Backend().set_tune("prefetch_kib=4096"));
+  for (const Shape& s : {Shape{{DType::kF16, 2, 128, 128, 48}, 8}, Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16}}) {
+    const Step step(s, {{1, 700, 1}});
+    const std::vector<float> plain = RunGpu(step, {});
+    for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{16}, int64_t{4096 + 15}, int64_t{9} << 20}) {
+      const GpuArray<std::byte> upcoming(std::max<int64_t>(bytes, 1));
+      GpuStep gpu(step, {});
+      gpu.SetUpcoming(upcoming);
+      gpu.Enqueue();
+      EXPECT_EQ(FirstBitDifference(gpu.Collect(step.spans), plain), "") << Name(s) << ", " << bytes << " bytes";
+      EXPECT_TRUE(upcoming.Intact());
+    }
+  }
+  GPU_OK(Backend().set_tune(""));
 }
 
 TEST_F(GpuAttention, ScoresOfMinusInfinityWeighNothing) {

@@ -31,6 +31,8 @@ struct CudaTune {
   int gemv_dense_k = 0;
   int gemv_expert_k = 0;
   int gemv_code_k = 0;
+  // Of each matrix that the next ops read, what attention of up to four tokens brings to L2; 0: nothing.
+  int prefetch_kib = 0;
   // Rows of x above which cuBLASLt multiplies, rows of W that tiles on wgmma have at least; 0: as matmul_sm80.cu says.
   int blas_rows = 0;
   int wgmma_rows = 0;
@@ -39,7 +41,7 @@ struct CudaTune {
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, blas_rows, wgmma_rows";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, blas_rows, wgmma_rows, prefetch_kib";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -90,6 +92,7 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
                   : key == "gemv_code_k"   ? &tune.gemv_code_k
                   : key == "blas_rows"     ? &tune.blas_rows
                   : key == "wgmma_rows"    ? &tune.wgmma_rows
+                  : key == "prefetch_kib"  ? &tune.prefetch_kib
                                            : nullptr;
     if (number == nullptr || value.empty() || value.size() > 6) return false;
     *number = 0;

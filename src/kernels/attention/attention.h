@@ -5,6 +5,7 @@
 // do not change a bit.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -13,6 +14,12 @@
 #include "kernels/common/paged_kv.h"
 
 namespace cachalot {
+
+// Constant memory that is read soon.
+struct UpcomingBytes {
+  const std::byte* data = nullptr;  // 16-byte aligned
+  int64_t bytes = 0;
+};
 
 struct AttentionParams {
   std::span<const SeqSpan> spans = {};  // the keys of the step's own tokens are already in the cache
@@ -28,6 +35,8 @@ struct AttentionParams {
   int64_t out_token_stride = 0;
   int64_t out_head_stride = 0;
   CudaHalfRows out_half = {};  // GPU, heads side by side: out as F16 too; the op sees to it
+  // GPU: weights that the next ops read; attention of few tokens leaves memory idle and may bring them to L2.
+  UpcomingBytes upcoming[2] = {};
 };
 
 void Attention(const ExecContext& ctx, const AttentionParams& params);

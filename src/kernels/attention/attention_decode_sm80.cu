@@ -12,6 +12,7 @@
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/common/paged_kv.cuh"
@@ -181,6 +182,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
   __shared__ bool folds;
   constexpr int kMine = kRows * kDim / kThreads;  // output values of a thread
   LetNextKernelStart();
+  PrefetchUpcoming(p);
   WaitForEarlierKernels();
   const PagedKv& kv = p.kv;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;

@@ -10,6 +10,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/attention_wgmma.cuh"
@@ -150,6 +151,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
   float* folded = s.fold_memory + (int64_t{blockIdx.x} * 2 + group) * (kSums * 64) + tid % kGroup;  // [kSums][64]
   const bool aligned = p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
   LetNextKernelStart();
+  PrefetchUpcoming(p);
   WaitForEarlierKernels();
   const int num_items = s.counts->num_items;
   int work = static_cast<int>(blockIdx.x);

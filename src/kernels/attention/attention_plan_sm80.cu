@@ -12,6 +12,7 @@ namespace cachalot {
 namespace {
 
 constexpr int kThreads = 1024;
+constexpr int kPrefetchRows = 4;
 
 bool IsMla(const CudaAttentionShape& shape) {
   return shape.num_kv_heads == 1 && shape.k_dim == 576 && shape.v_dim == 512;
@@ -299,7 +300,11 @@ CudaStatus CopyToHalf(const CudaExec& exec, const CudaBatch& batch, const Attent
 }  // namespace
 
 CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
-                         const AttentionParams& params) {
+                         const AttentionParams& given) {
+  AttentionParams params = given;
+  // More tokens read so much of the cache that memory is busy.
+  const int64_t most = batch.num_rows <= kPrefetchRows ? int64_t{CurrentTune().prefetch_kib} << 10 : 0;
+  for (UpcomingBytes& upcoming : params.upcoming) upcoming.bytes = std::min(upcoming.bytes, most);
   const CudaAttentionShape& shape = plan.shape;
   const PagedKv& kv = params.kv;
   if (shape.num_q_heads != params.num_q_heads || shape.num_kv_heads != kv.num_kv_heads || shape.k_dim != kv.k_dim ||

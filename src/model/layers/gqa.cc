@@ -91,7 +91,8 @@ void GqaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
                        .kv = kv,
                        .out = out,
                        .out_token_stride = q_width,
-                       .out_head_stride = dim});
+                       .out_head_stride = dim,
+                       .upcoming = {o_.Upcoming()}});
   o_.Run(fwd.exec, out, q_width, fwd.num_tokens, residual, spec.hidden_size, /*accumulate=*/true);
 }
 

@@ -6,11 +6,19 @@
 #include <vector>
 
 #include "device/exec_context.h"
+#include "kernels/attention/attention.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/matmul/matmul_cuda.h"
 #include "model/layers/normed_input.h"
 #include "model/weight_reader.h"
 
 namespace cachalot {
+
+// Where a matrix lies in device memory; nothing on the CPU.
+inline UpcomingBytes UpcomingRows(const PackedMatrix& matrix) {
+  if (matrix.layout != PackLayout::kCuda) return {};
+  return {matrix.data, matrix.n * CudaRowsOf(matrix.dtype, matrix.k).row_bytes};
+}
 
 class Linear {
  public:
@@ -28,6 +36,9 @@ class Linear {
 
   // The matrix, where it is one and has no bias; else null.
   const PackedMatrix* Only() const { return matrices_.size() == 1 && bias_.empty() ? &matrices_.front() : nullptr; }
+
+  // Its first matrix, for who may want it in L2.
+  UpcomingBytes Upcoming() const { return UpcomingRows(matrices_.front()); }
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }

@@ -218,7 +218,8 @@ void MlaLayer::RunAbsorbed(const ForwardContext& fwd, const AttentionSpec& a, in
                    .kv = kv,
                    .out = o_latent,
                    .out_token_stride = heads * a.kv_lora_rank,
-                   .out_head_stride = a.kv_lora_rank});
+                   .out_head_stride = a.kv_lora_rank,
+                   .upcoming = {UpcomingRows(v_b_.matrices.front()), o_.Upcoming()}});
   HeadMatmul(exec, {.x = o_latent, .x_stride = heads * a.kv_lora_rank, .x_head_stride = a.kv_lora_rank, .m = num_rows,
                     .weights = &v_b_, .y = out, .y_stride = heads * a.v_dim, .y_head_stride = a.v_dim});
 }
