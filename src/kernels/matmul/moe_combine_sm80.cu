@@ -9,6 +9,7 @@ namespace cachalot {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kBatch = 8;
 
 template <int kValues>
 __global__ void CombineKernel(CudaMoeCombineParams p, int64_t runs_per_token, int64_t runs) {
@@ -19,17 +20,28 @@ __global__ void CombineKernel(CudaMoeCombineParams p, int64_t runs_per_token, in
   const int64_t token = at / runs_per_token, i = at % runs_per_token * kValues;
   const int32_t* pairs = p.token_pairs + token * p.top_k;
   float sum[kValues] = {};
-  for (int j = 0; j < p.top_k; ++j) {
-    const int64_t pair = pairs[j];
-    if (pair < 0) break;
-    const float weight = p.pair_weights[pair];
-    const float* y = p.y + pair * p.y_stride + i;
-    if constexpr (kValues == 4) {
-      const float4 v = *reinterpret_cast<const float4*>(y);
-      sum[0] = fmaf(weight, v.x, sum[0]), sum[1] = fmaf(weight, v.y, sum[1]);
-      sum[2] = fmaf(weight, v.z, sum[2]), sum[3] = fmaf(weight, v.w, sum[3]);
-    } else {
-      sum[0] = fmaf(weight, *y, sum[0]);
+#pragma unroll 1
+  for (int first = 0; first < p.top_k; first += kBatch) {  // loads of several pairs under way
+    int32_t pair[kBatch];
+    float weight[kBatch], v[kBatch][kValues];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) pair[j] = first + j < p.top_k ? pairs[first + j] : -1;
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int64_t at = max(pair[j], 0);  // read, and not added, where there is none
+      weight[j] = p.pair_weights[at];
+      const float* y = p.y + at * p.y_stride + i;
+      if constexpr (kValues == 4) {
+        const float4 four = *reinterpret_cast<const float4*>(y);
+        v[j][0] = four.x, v[j][1] = four.y, v[j][2] = four.z, v[j][3] = four.w;
+      } else {
+        v[j][0] = *y;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+#pragma unroll
+      for (int c = 0; c < kValues; ++c) sum[c] = pair[j] >= 0 ? fmaf(weight[j], v[j][c], sum[c]) : sum[c];
     }
   }
   float* residual = p.residual + token * p.residual_stride + i;
