@@ -24,7 +24,8 @@ from pathlib import Path
 PROGRAM = ""
 WORK = None
 TIMEOUT = 120
-TINY = ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3-moe", "tiny-deepseek-v2", "tiny-deepseek-v3"]
+TINY = ["tiny-llama", "tiny-mistral", "tiny-qwen2", "tiny-qwen3-moe", "tiny-deepseek-moe", "tiny-deepseek-v2",
+        "tiny-deepseek-v3"]
 
 
 def cachalot(*args, stdin=b"", **kwargs):
@@ -197,6 +198,11 @@ class Models(unittest.TestCase):
                 self.assertEqual(shape[0], 70)
                 (_, gguf) = logits_of(model(spec), tokens, "--isa", "ref")["logits"]
                 self.assertLess(largest_difference(folder, gguf), 2e-4)
+                converted = WORK / f"{spec}-converted.gguf"
+                done = cachalot("quantize", model(spec, ""), converted, "F32")
+                self.assertEqual(done.returncode, 0, done.stderr.decode())
+                (_, same) = logits_of(converted, tokens, "--isa", "ref")["logits"]
+                self.assertLess(largest_difference(folder, same), 2e-4)
                 out = WORK / "memory.safetensors"
                 done = cachalot("logits", "--dummy", spec, "--dummy-type", "f32", "--tokens",
                                 ",".join(map(str, tokens)), "-o", out, "--isa", "ref")

@@ -28,7 +28,12 @@ const PanelKernel* FindPanelKernel(const PackedMatrix& weight, Isa isa) {
   return nullptr;
 }
 
-// --- Activations as the block formats' kernels want them: each row once. ---
+// --- Activations as the kernels want them: each row once. ---
+
+// An odd number of cache lines: rows that are read side by side must not share the cache's sets.
+int64_t XRowBytes(int64_t k, int64_t block_bytes) {
+  return (((k + 31) / 32 * block_bytes + 63) / 64 | 1) * 64;
+}
 
 struct QuantizedX {
   const std::byte* rows = nullptr;  // null: the kernels read F32
@@ -58,7 +63,7 @@ int64_t SharedRows(std::span<const MatmulGroup> groups) {
 QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const PanelKernel& kernel, int64_t k) {
   QuantizedX out;
   if (kernel.quantize == nullptr) return out;
-  out.row_bytes = k / 32 * kernel.x_block_bytes;
+  out.row_bytes = XRowBytes(k, kernel.x_block_bytes);
   int64_t total = 0;
   const MatmulGroup* first = nullptr;
   for (const MatmulGroup& group : call.groups) {
@@ -236,7 +241,7 @@ void GroupedMatmul(const ExecContext& ctx, const GroupedMatmulParams& params) {
 int64_t MatmulWorkspaceBytes(int64_t max_rows, int64_t k, int num_threads) {
   if (num_threads <= 0) num_threads = std::max(16, static_cast<int>(std::thread::hardware_concurrency()));
   const int64_t reference_row = Workspace::Padded(k * static_cast<int64_t>(sizeof(float)));
-  return Workspace::Padded(max_rows * (k / 32) * kMaxXBlockBytes) +
+  return Workspace::Padded(max_rows * XRowBytes(k, kMaxXBlockBytes)) +
          num_threads * std::max(reference_row, Workspace::Padded(kThreadScratchBytes));
 }
 

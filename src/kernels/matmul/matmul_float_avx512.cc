@@ -19,11 +19,16 @@ struct Tiles {
   static constexpr int PanelsAtOnce(int rows, bool) { return rows <= 4 ? 4 : rows <= 8 ? 2 : 1; }
 };
 
+void CopyX(const float* x, int64_t k, std::byte* out) {
+  __builtin_memcpy(out, x, static_cast<size_t>(k) * sizeof(float));
+}
+constexpr int64_t kCopyBytes = 32 * sizeof(float);
+
 constexpr PanelKernel kKernels[] = {
-    {DType::kF32, Isa::kAvx512, Direct<Tiles, WeightsF32>, nullptr},
-    {DType::kF16, Isa::kAvx512, Direct<Tiles, WeightsF16>, nullptr},
-    {DType::kBF16, Isa::kAvx512, Direct<Tiles, WeightsBF16>, nullptr},
-    {DType::kFP8E4M3, Isa::kAvx512, RunFp8<Tiles>, nullptr},
+    {DType::kF32, Isa::kAvx512, Direct<Tiles, WeightsF32>, CopyX, kCopyBytes},
+    {DType::kF16, Isa::kAvx512, Direct<Tiles, WeightsF16>, CopyX, kCopyBytes},
+    {DType::kBF16, Isa::kAvx512, Direct<Tiles, WeightsBF16>, CopyX, kCopyBytes},
+    {DType::kFP8E4M3, Isa::kAvx512, RunFp8<Tiles>, CopyX, kCopyBytes},
 };
 
 }  // namespace

@@ -42,9 +42,9 @@ struct PanelKernel {
   DType dtype;
   Isa isa;
   void (*run)(const PanelTask& task);
-  // Null: x is read as F32. Else a row [k] of x is first turned into XBlocks.
+  // Null: x is read as F32 where it lies. Else a row [k] of x is first turned into XBlocks, or copied.
   void (*quantize)(const float* x, int64_t k, std::byte* out);
-  int64_t x_block_bytes = 0;  // of the blocks of 32 values that it makes
+  int64_t x_block_bytes = 0;  // that it makes of 32 values (the last ones may be fewer)
 };
 
 // 32 values of x against block formats: x = scale * q. Together, so that a row is one stream.
@@ -97,7 +97,7 @@ struct XBlockSums {
   };
 };
 static_assert(sizeof(XBlockSums) == 48);
-inline constexpr int64_t kMaxXBlockBytes = sizeof(XBlock16);
+inline constexpr int64_t kMaxXBlockBytes = 32 * sizeof(float);
 
 std::span<const PanelKernel> CodesKernelsAmx();
 std::span<const PanelKernel> FloatKernelsAvx512();
