@@ -26,7 +26,7 @@ for model in $models; do
     8b)
       compare "Llama-8B BF16" 80 1,16,64 --dummy r1-distill-llama-8b -- "${launches[@]}" gemv_dense_k=2048 gemv_alone=none blas_rows=32 wgmma_rows=160 wgmma_rows=224 "${fusions[@]}" ;;
     q4_k)
-      compare "Llama-8B Q4_K" 45 1,4,8 --dummy r1-distill-llama-8b --dummy-type q4_k -- "${launches[@]}" gemv_alone=none gemv_code_k=1 gemv_rows=8 fuse=none ;;
+      compare "Llama-8B Q4_K" 45 1,4,8 --dummy r1-distill-llama-8b --dummy-type q4_k -- "${launches[@]}" gemv_alone=none gemv_code_k=1 gemv_code_warps=32 gemv_rows=8 fuse=none ;;
     v2-lite)
       compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=long gemv_expert_k=1 gemv_pairs=96 "${fusions[@]}" ;;
     v3)

@@ -76,6 +76,17 @@ TEST_F(GpuFusion, MatmulsOfEveryFormat) {
   }
 }
 
+TEST_F(GpuFusion, ManyWarps) {
+  GPU_OK(Backend().set_tune("gemv_code_warps=32"));
+  for (const DType dtype : {DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_0, DType::kQ6_K}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{34, 2048}, {1410, 1024}, {600, 4096}, {28672, 768}}) {
+      const GpuWeight weight(BigWeight(dtype, n, k, 72));
+      for (const int64_t m : {1, 4}) CheckDense(weight, m);
+    }
+  }
+  GPU_OK(Backend().set_tune(""));
+}
+
 TEST_F(GpuFusion, Fp8WithScalesOfEachRow) {
   const GpuWeight weight(BigWeight(DType::kFP8E4M3, 600, 1536, 73), true);
   for (const int64_t m : {1, 4}) CheckDense(weight, m);

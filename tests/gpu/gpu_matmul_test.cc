@@ -179,7 +179,7 @@ TEST_F(GpuMatmul, DecodeShapesOfEveryFormat) {
 
 // device/cuda/cuda_tune.h
 TEST_F(GpuMatmul, SettingsForMeasuringAreRightToo) {
-  for (const char* settings : {"gemv_rows=8,gemv_dense_k=16384", "gemv_alone=all,gemv_dense_k=16384", "gemv_alone=none,gemv_code_k=64",
+  for (const char* settings : {"gemv_rows=8,gemv_dense_k=16384", "gemv_alone=all,gemv_dense_k=16384", "gemv_alone=none,gemv_code_k=64", "gemv_code_warps=32", "gemv_code_warps=32,gemv_rows=8",
                                "late=all", "late=norm", "blas_rows=8",
                                "wgmma_rows=224"}) {
     SCOPED_TRACE(settings);

@@ -31,6 +31,7 @@ struct CudaTune {
   int gemv_dense_k = 0;
   int gemv_expert_k = 0;
   int gemv_code_k = 0;
+  int gemv_code_warps = 16;  // of a block, or 32: GGUF's types of 2 to 6 bits, but for Q4_0, Q4_1 and IQ4
   // Of each matrix that the next ops read, what attention of up to four tokens brings to L2; 0: nothing.
   int prefetch_kib = 0;
   // Rows of x above which cuBLASLt multiplies, rows of W that tiles on wgmma have at least; 0: as matmul_sm80.cu says.
@@ -41,7 +42,7 @@ struct CudaTune {
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, blas_rows, wgmma_rows, prefetch_kib";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -90,6 +91,7 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
                   : key == "gemv_dense_k"  ? &tune.gemv_dense_k
                   : key == "gemv_expert_k" ? &tune.gemv_expert_k
                   : key == "gemv_code_k"   ? &tune.gemv_code_k
+                  : key == "gemv_code_warps" ? &tune.gemv_code_warps
                   : key == "blas_rows"     ? &tune.blas_rows
                   : key == "wgmma_rows"    ? &tune.wgmma_rows
                   : key == "prefetch_kib"  ? &tune.prefetch_kib
@@ -101,6 +103,7 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
       *number = *number * 10 + (digit - '0');
     }
     if (*number == 0 || (key == "gemv_rows" && *number > 8)) return false;
+    if (key == "gemv_code_warps" && *number != 16 && *number != 32) return false;
   }
   *out = tune;
   return true;

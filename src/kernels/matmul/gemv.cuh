@@ -27,21 +27,19 @@
 namespace cachalot {
 namespace {
 
-constexpr int kGemvThreads = kGemvWarps * 32;
-
 // A warp's stage: 64 bytes of each of 16 rows as the lanes load them, then four slots of scales for each g = lane / 4: those
 // of rows g and g + 8, their minima.
-template <DType kType>
+template <DType kType, int kWarps = kGemvWarps>
 struct GemvStage {
   static constexpr int kValues = GemvPieceValues(kType);
   static constexpr int kBlocks = kValues / 32;
   static constexpr int kScaleBytes = GemvScaleBytes(kType);
   static constexpr int kScales = 64 * kGemvTileRows;
   static constexpr int kBytes = GemvStageBytes(kType);
-  static constexpr int kStages = GemvStages(kType);
+  static constexpr int kStages = GemvStages(kType, kWarps);
   static constexpr int kWarpBytes = kStages * kBytes;
   // Minima and levels want more registers.
-  static constexpr int kBlocksPerSm = kType == DType::kQ4_1 || kType == DType::kIQ4_NL || kType == DType::kIQ4_XS ? 1 : 2;
+  static constexpr int kBlocksPerSm = kWarps > kGemvWarps || kType == DType::kQ4_1 || kType == DType::kIQ4_NL || kType == DType::kIQ4_XS ? 1 : 2;
 };
 
 template <int kBytes>
@@ -217,11 +215,11 @@ struct GemvMemory {
 };
 
 // The work of block `block_idx` of a problem's; LetNextKernelStart has been called.
-template <DType kType, bool kFused>
+template <DType kType, bool kFused, int kWarps = kGemvWarps>
 __device__ __forceinline__ void RunGemvBlock(const MatmulProblem& p, const GemvShape& shape, bool aligned_x, int block_idx,
                                              unsigned char* shared, GemvMemory<kFused>* memory) {
   using F = StreamFormat<kType>;
-  using S = GemvStage<kType>;
+  using S = GemvStage<kType, kWarps>;
   GemvPairs& pairs = memory->pairs;
   const bool glu = kFused && p.glu_rows > 0;
   const int tile_rows = glu ? kGemvTileRows / 2 : kGemvTileRows;  // as the block counts: gates with their ups are one
@@ -241,7 +239,7 @@ __device__ __forceinline__ void RunGemvBlock(const MatmulProblem& p, const GemvS
   const int team = warp / shape.splits, split = warp % shape.splits;
   const int pieces = (p.k + S::kValues - 1) / S::kValues;
 
-  std::conditional_t<F::kCodes, GemvCodeLoader<kType>, GemvLoader<kType>> loader;
+  std::conditional_t<F::kCodes, GemvCodeLoader<kType, kWarps>, GemvLoader<kType>> loader;
   loader.row = row_begin + team * tile_rows;
   loader.row_step = shape.teams * tile_rows;
   loader.upper_rows = glu ? 0 : 8;
@@ -306,13 +304,13 @@ __device__ __forceinline__ void RunGemvBlock(const MatmulProblem& p, const GemvS
   }
 }
 
-template <DType kType, bool kFused>
-__global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void GemvKernel(
+template <DType kType, bool kFused, int kWarps>
+__global__ __launch_bounds__(kWarps * 32, GemvStage<kType, kWarps>::kBlocksPerSm) void GemvKernel(
     const __grid_constant__ MatmulProblem p, const __grid_constant__ GemvShape shape, bool aligned_x) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ GemvMemory<kFused> memory;
   LetNextKernelStart();
-  RunGemvBlock<kType, kFused>(p, shape, aligned_x, static_cast<int>(blockIdx.x), shared, &memory);
+  RunGemvBlock<kType, kFused, kWarps>(p, shape, aligned_x, static_cast<int>(blockIdx.x), shared, &memory);
 }
 
 // Dynamic shared memory to ask for.
@@ -327,7 +325,13 @@ inline int64_t GemvLaunchBytes(DType dtype, const MatmulProblem& p, const GemvSh
 template <DType kType>
 CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& p, const GemvShape& shape, int64_t slots) {
   const int64_t shared_bytes = GemvLaunchBytes(kType, p, shape);
-  auto* kernel = p.norm_weight != nullptr || p.glu_rows > 0 ? &GemvKernel<kType, true> : &GemvKernel<kType, false>;
+  const bool fused = p.norm_weight != nullptr || p.glu_rows > 0;
+  auto* kernel = fused ? &GemvKernel<kType, true, kGemvWarps> : &GemvKernel<kType, false, kGemvWarps>;
+  if constexpr (GemvHasManyWarps(kType)) {
+    if (shape.warps == kGemvManyWarps) {
+      kernel = fused ? &GemvKernel<kType, true, kGemvManyWarps> : &GemvKernel<kType, false, kGemvManyWarps>;
+    }
+  }
   if (CudaStatus failure = AllowSharedBytes(kernel, shared_bytes, "matmul")) return failure;
   LaunchOverlapped<LaunchRole::kDecodeMatmul>(kernel, slots * shape.blocks, shape.teams * shape.splits * 32, shared_bytes, exec.stream, p, shape,
                    HasAlignedX(p));

@@ -55,11 +55,11 @@ __device__ __forceinline__ void CopyRowsAsync(uint32_t shared, const std::byte* 
 }
 
 // What a warp loads: chunks [piece_begin, piece_end) of tile after tile.
-template <DType kType>
+template <DType kType, int kWarps>
 struct GemvCodeLoader {
   using C = CodeChunk<kType>;
   using S = GemvCodeStage<kType>;
-  static constexpr int kStages = GemvStages(kType);
+  static constexpr int kStages = GemvStages(kType, kWarps);
   const std::byte* w;       // of the tile's first row
   int row, row_step, row_end, upper_rows, upper_bytes;
   int piece, piece_begin, piece_end;

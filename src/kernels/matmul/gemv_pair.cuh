@@ -10,7 +10,7 @@ namespace {
 
 // The dense one's blocks come first: they load before the kernels in front have ended.
 template <DType kType>
-__global__ __launch_bounds__(kGemvThreads, GemvStage<kType>::kBlocksPerSm) void GemvPairKernel(
+__global__ __launch_bounds__(kGemvWarps * 32, GemvStage<kType>::kBlocksPerSm) void GemvPairKernel(
     const __grid_constant__ MatmulProblem dense, const __grid_constant__ GemvShape dense_shape, bool dense_aligned,
     const __grid_constant__ MatmulProblem experts, const __grid_constant__ GemvShape experts_shape, bool experts_aligned) {
   extern __shared__ __align__(128) unsigned char shared[];

@@ -21,6 +21,9 @@ inline constexpr int kGemvLongK = 2048;  // what CudaTune::Alone::kLong takes fo
 inline constexpr int kGemvMaxCodeK = 1 << 16;
 
 inline constexpr int kGemvWarps = 16;      // of a block, at most
+// Rows of codes may have twice as many (CudaTune::gemv_code_warps): decoding waits less where more warps take turns.
+inline constexpr int kGemvManyWarps = 32;
+constexpr bool GemvHasManyWarps(DType dtype) { return IsCodeRow(dtype) && !CodeRowOf(dtype).levels; }
 inline constexpr int kGemvTileRows = 16;   // rows of W that a warp multiplies at a time: mma's m
 inline constexpr int kGemvPartials = 4096;  // values that the warps of a block leave for each other, at most
 inline constexpr int kGemvMinRows = 2;     // of W, of a block: below, x costs more than W
@@ -56,8 +59,8 @@ constexpr int GemvStageBytes(DType dtype) {
   return 64 * kGemvTileRows + 32 * GemvScaleBytes(dtype);
 }
 // So many that two blocks of one row of x have room on an SM: the next kernel's beside ours.
-constexpr int GemvStages(DType dtype) {
-  if (IsCodeRow(dtype)) return std::min(6, (88 << 10) / (kGemvWarps * GemvStageBytes(dtype)));
+constexpr int GemvStages(DType dtype, int warps = kGemvWarps) {
+  if (IsCodeRow(dtype)) return std::clamp((warps == kGemvWarps ? 88 << 10 : 96 << 10) / (warps * GemvStageBytes(dtype)), 2, 6);
   return GemvBits(dtype) == 16 ? 5 : 4;
 }
 // Two rows of x lie 64 bytes apart in the banks, so that eight lanes that read two of them meet no bank twice.
@@ -65,6 +68,7 @@ inline constexpr int kGemvXGap = 64;
 constexpr int GemvXRowBytes(int64_t k) { return static_cast<int>((k + 127) / 128 * 256) + kGemvXGap; }
 
 struct GemvShape {
+  int warps = kGemvWarps;  // of a block, at most
   int columns = 1;    // rows of x of a block
   int blocks = 1;     // of a group (the matrix, a head, a slot of an expert's pairs), which share its rows of W evenly
   int rows = 1;       // of W of a block
@@ -89,10 +93,10 @@ inline int GemvBlocks(int64_t groups, int64_t n, int num_sms) {
 }
 
 // Warps of a row: as many as its pieces keep about equally busy.
-inline int GemvSplits(int64_t pieces) {
+inline int GemvSplits(int64_t pieces, int warps) {
   int best = 1;
   double best_share = 0;
-  for (int splits = kGemvWarps; splits >= 1; splits /= 2) {
+  for (int splits = warps; splits >= 1; splits /= 2) {
     const double share = static_cast<double>(pieces) / static_cast<double>((pieces + splits - 1) / splits * splits);
     if (splits > pieces || share <= best_share) continue;
     best = splits, best_share = share;
@@ -112,26 +116,28 @@ inline int64_t GemvTiles(const GemvShape& shape, bool glu) {
   return (rows + tile_rows - 1) / tile_rows;
 }
 
-// The order of summation of an output follows from `splits`, and so from k and the format alone. `glu`: n counts gates, each of
+// The order of summation of an output follows from `splits`, and so from k, the format and `warps` alone. `glu`: n counts gates, each of
 // which brings its up; a tile is 8 of them.
-inline GemvShape ShapeGemv(DType dtype, int64_t groups, int64_t n, int64_t k, int columns, int num_sms, bool glu = false) {
+inline GemvShape ShapeGemv(DType dtype, int64_t groups, int64_t n, int64_t k, int columns, int num_sms, bool glu = false,
+                           int warps = kGemvWarps) {
   GemvShape shape;
+  shape.warps = warps;
   shape.columns = columns;
   shape.row_bytes = static_cast<int>(CudaRowsOf(dtype, k).row_bytes);
   shape.x_row_bytes = GemvXRowBytes(k);
   shape.blocks = GemvBlocks(groups, glu ? 2 * n : n, num_sms);
   shape.rows = static_cast<int>(n / shape.blocks);
   shape.longer = static_cast<int>(n % shape.blocks);
-  shape.splits = GemvSplits((k + GemvPieceValues(dtype) - 1) / GemvPieceValues(dtype));
+  shape.splits = GemvSplits((k + GemvPieceValues(dtype) - 1) / GemvPieceValues(dtype), warps);
   const int64_t tiles = GemvTiles(shape, glu);
-  SetTeams(&shape, std::min<int64_t>(kGemvWarps / shape.splits, tiles), tiles);
+  SetTeams(&shape, std::min<int64_t>(warps / shape.splits, tiles), tiles);
   return shape;
 }
 
 // Dynamic shared memory: the warps' rings, x, the partial sums.
 inline int64_t GemvSharedBytes(DType dtype, const GemvShape& shape) {
   const int64_t warps = int64_t{shape.teams} * shape.splits;
-  return warps * GemvStages(dtype) * GemvStageBytes(dtype) + int64_t{shape.columns} * shape.x_row_bytes +
+  return warps * GemvStages(dtype, shape.warps) * GemvStageBytes(dtype) + int64_t{shape.columns} * shape.x_row_bytes +
          int64_t{shape.splits} * shape.columns * shape.pass_tiles * kGemvTileRows * 4;
 }
 // A block that has its SM to itself asks for as much at least: two of them have no room on one.

@@ -28,6 +28,16 @@ TEST(GemvShape, EveryRowOnceAndNoWarpWithoutWork) {
             ASSERT_LE(shape.teams * shape.splits, kGemvWarps);
             ASSERT_EQ(shape.pass_tiles % shape.teams, 0);
             ASSERT_LE(shape.splits * columns * shape.pass_tiles * kGemvTileRows, kGemvPartials);
+            if (!GemvHasManyWarps(dtype)) continue;
+            const GemvShape many = ShapeGemv(dtype, groups, n, k, columns, kNumSms, false, kGemvManyWarps);
+            ASSERT_EQ(int64_t{many.rows} * many.blocks + many.longer, n);
+            ASSERT_LE(many.splits, pieces);
+            ASSERT_LE(many.teams * many.splits, kGemvManyWarps);
+            ASSERT_EQ(many.pass_tiles % many.teams, 0);
+            ASSERT_LE(many.splits * columns * many.pass_tiles * kGemvTileRows, kGemvPartials);
+            if (k <= 4096) {
+              ASSERT_LE(GemvSharedBytes(dtype, many), kGemvMaxSharedBytes);
+            }
           }
         }
       }

@@ -58,7 +58,8 @@ GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& 
   none.blocks = 0;
   if (!few || exec.deterministic || WantsF32(exec, dtype)) return none;
   const GemvShape shape = ShapeGemv(dtype, experts ? pairs : p.num_groups, glu ? p.glu_rows : p.n, p.k,
-                                    std::min(p.m, most_rows), exec.num_sms, glu);
+                                    std::min(p.m, most_rows), exec.num_sms, glu,
+                                    GemvHasManyWarps(dtype) && tune.gemv_code_warps == kGemvManyWarps ? kGemvManyWarps : kGemvWarps);
   const int64_t most_shared = std::min(kGemvMaxSharedBytes, CurrentCard().shared_bytes - kGemvOwnSharedBytes);
   return GemvSharedBytes(dtype, shape) <= most_shared ? shape : none;
 }
