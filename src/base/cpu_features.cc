@@ -79,7 +79,7 @@ Isa BestIsa() {
 }
 
 Result<Isa> ParseIsa(std::string_view name) {
-  if (name == "auto") return BestIsa();
+  if (name == "auto") return std::min(BestIsa(), Isa::kAvx512);
   for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (name != IsaName(isa)) continue;
     if (isa > BestIsa()) return Unsupported("isa '{}': this CPU offers at most {}", name, IsaName(BestIsa()));

@@ -11,7 +11,8 @@ namespace cachalot {
 enum class Isa { kRef = 0, kAvx2 = 1, kAvx512 = 2, kAmx = 3 };
 
 std::string_view IsaName(Isa isa);
-// "auto" gives BestIsa(); an ISA that this CPU lacks is kUnsupported.
+// "auto" gives the best one whose kernels have been measured: up to kAvx512, which wants no state of its own from the
+// system. An ISA that this CPU lacks is kUnsupported.
 Result<Isa> ParseIsa(std::string_view name);
 // kAvx2 means AVX2 + FMA + F16C + BMI2; kAvx512 adds F, BW, VL, DQ and VNNI; kAmx adds
 // AMX-TILE and AMX-INT8, for which the first call asks the system (it saves their state for this process from then
