@@ -261,6 +261,7 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   }
   if (prepared.gpu) {
     prepared.build.num_cuda_layers = prepared.gpu->num_layers;
+    prepared.build.rough_draft_head = RoughDraftHead(options);
     prepared.runtime = prepared.gpu->options.base;
     memory = prepared.gpu->memory;
     return prepared;

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Model>> Model::Make(ModelSpec spec, const TensorSource& s
   model->num_cuda_layers_ = options.num_cuda_layers;
   WeightReader reader(source, options.naming, options.pack, mode, options.uploader);
   reader.SetCudaExact(options.cuda_exact);
-  RETURN_IF_ERROR(model->Build(&reader, options.load_mtp));
+  RETURN_IF_ERROR(model->Build(&reader, options));
   model->weight_bytes_ = {reader.owned_bytes(), reader.borrowed_bytes(), reader.cuda_bytes()};
   return model;
 }
@@ -69,9 +69,9 @@ Result<Model::Layer> Model::BuildLayer(WeightReader* reader, int32_t idx) const 
   return layer;
 }
 
-Status Model::Build(WeightReader* reader, bool load_mtp) {
+Status Model::Build(WeightReader* reader, const ModelBuildOptions& options) {
   const int64_t hidden = spec_.hidden_size;
-  kv_groups_ = KvGroups(spec_, load_mtp, num_cuda_layers_);
+  kv_groups_ = KvGroups(spec_, options.load_mtp, num_cuda_layers_);
   const DeviceType first = Home(0);
   const DeviceType last = Home(spec_.num_layers - 1);
   const auto half_dim = static_cast<int64_t>(spec_.attention.rope.inv_freq.size());
@@ -101,12 +101,12 @@ Status Model::Build(WeightReader* reader, bool load_mtp) {
     if (spec_.layers[static_cast<size_t>(i)].moe) layer.moe_idx = num_moe++;
     layers_.push_back(std::move(layer));
   }
-  if (!load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();
+  if (!options.load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();
   reader->SetHome(last);
-  return BuildMtp(reader);
+  return BuildMtp(reader, options.rough_draft_head);
 }
 
-Status Model::BuildMtp(WeightReader* reader) {
+Status Model::BuildMtp(WeightReader* reader, bool rough_head) {
   const int64_t hidden = spec_.hidden_size;
   const int32_t idx = spec_.num_layers;  // the first MTP layer; DeepSeek has one
   Mtp mtp;
@@ -123,8 +123,15 @@ Status Model::BuildMtp(WeightReader* reader) {
   if (own || Home(0) != reader->home()) {
     ASSIGN_OR_RETURN(mtp.embedding, reader->Table(embedding, spec_.vocab_size, hidden));
   }
-  if (reader->Has({TensorRole::kMtpHead, idx})) {
-    const RowsOf rows[] = {{{TensorRole::kMtpHead, idx}, spec_.vocab_size}};
+  WeightRef head = {TensorRole::kMtpHead, idx};
+  const bool own_head = reader->Has(head);
+  if (!own_head) head = {spec_.tied_embeddings ? TensorRole::kEmbedding : TensorRole::kHead};
+  const DType head_type = reader->TypeOf(head);
+  const bool wide = head_type == DType::kF32 || head_type == DType::kF16 || head_type == DType::kBF16;
+  if (rough_head && wide && hidden % GetDTypeInfo(DType::kQ4_0).block_size == 0) {
+    ASSIGN_OR_RETURN(mtp.head, reader->Recoded(head, spec_.vocab_size, hidden, DType::kQ4_0));
+  } else if (own_head) {
+    const RowsOf rows[] = {{head, spec_.vocab_size}};
     ASSIGN_OR_RETURN(mtp.head, reader->Matrix(rows, hidden));
   }
   reader->ReleaseFetched();

@@ -24,6 +24,8 @@ struct ModelBuildOptions {
   SourceNaming naming = SourceNaming::kHuggingFace;
   PackOptions pack;
   bool load_mtp = false;
+  // The MTP layer only drafts, which decides no token: its head, most of what a draft reads, is a copy in four bits a weight.
+  bool rough_draft_head = false;
   // The last layers that live on the GPU, with the norm and the head behind them; all of them: the embedding too.
   int32_t num_cuda_layers = 0;
   bool cuda_exact = false;            // weights that are derived at load time keep F32 there
@@ -117,8 +119,8 @@ class Model {
 
   static Result<std::unique_ptr<Model>> Make(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options,
                                              WeightReader::Mode mode);
-  Status Build(WeightReader* reader, bool load_mtp);
-  Status BuildMtp(WeightReader* reader);
+  Status Build(WeightReader* reader, const ModelBuildOptions& options);
+  Status BuildMtp(WeightReader* reader, bool rough_head);
   Result<Layer> BuildLayer(WeightReader* reader, int32_t layer) const;
   DeviceType Home(int32_t layer) const {
     return layer >= spec_.num_layers - num_cuda_layers_ ? DeviceType::kCuda : DeviceType::kCpu;

@@ -179,6 +179,7 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
     m.picks = carver.Take<int32_t>(seqs);
     m.picked = carver.Take<int32_t>(seqs);
     m.greedy = carver.Take<CudaSampleSlot>(1);
+    m.draft_clock = carver.Take<uint64_t>(1);
   }
   if (model.has_mtp()) {
     m.mtp_states = carver.Take<float>((seqs + rows) * hidden_size);

@@ -69,6 +69,7 @@ struct CudaStepMemory {
   int32_t* picks = nullptr;         // [max_seqs]
   int32_t* picked = nullptr;        // [max_seqs]
   CudaSampleSlot* greedy = nullptr;    // [1]
+  uint64_t* draft_clock = nullptr;     // [1]
   std::vector<std::byte*> plans;  // one a shape
   std::vector<int64_t> plan_bytes;
   CudaMlaSplitParams split;

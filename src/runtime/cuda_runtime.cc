@@ -14,7 +14,7 @@ namespace {
 // What the driver keeps for a captured step, both copies; measured (docs/measurements), rounded up.
 constexpr int64_t kGraphBytes = int64_t{6} << 20;
 // Captured steps with drafts come in more shapes than are kept.
-constexpr int64_t kMaxDraftGraphs = 32;
+constexpr int64_t kMaxDraftGraphs = 48;
 // Kernels, cuBLASLt and the context's own heap.
 constexpr int64_t kDriverBytes = int64_t{256} << 20;
 
@@ -42,12 +42,14 @@ bool HasCpuLayers(const Model& model) { return model.num_cuda_layers() < model.s
 // --- What dies with the device ---
 
 void CudaRuntime::Device::ForgetGraphs() {
-  for (auto& [bucket, graph] : graphs) {
-    for (void* launchable : graph.launchable) {
-      if (launchable != nullptr) (void)backend->step_graph_destroy(launchable);
-    }
-  }
+  for (auto& [shape, graph] : graphs) ForgetGraph(&graph);
   graphs.clear();
+}
+
+void CudaRuntime::Device::ForgetGraph(Graph* graph) {
+  for (void* launchable : graph->launchable) {
+    if (launchable != nullptr) (void)backend->step_graph_destroy(launchable);
+  }
 }
 
 CudaRuntime::Device::~Device() {
@@ -241,9 +243,9 @@ CudaRuntime::GraphShape CudaRuntime::ShapeOf(const StepPlan& plan, const InFligh
   GraphShape shape = {.spans = Bucket(static_cast<int32_t>(plan.rows.size()))};
   shape.rows = shape.spans;
   if (step.max_q_len == 1) return shape;
-  const auto num_rows = static_cast<int32_t>(step.num_rows);
-  shape.rows = 1;
-  while (shape.rows < num_rows) shape.rows += SizeStep(shape.rows);
+  // By halves of a token for each sequence: few enough shapes, and never many rows too many.
+  const int32_t part = std::max(1, shape.spans / 2);
+  shape.rows = (static_cast<int32_t>(step.num_rows) + part - 1) / part * part;
   shape.rows = std::min({shape.rows, static_cast<int32_t>(device_->memory.logit_tile), device_->memory.bounds.rows});
   shape.drafts = DraftsOnGpu(options_.base) ? step.max_drafts : options_.base.max_drafts;
   if (step.max_drafts > 0) shape.waiting = step.max_waiting > 1 ? 1 + options_.base.max_drafts : 1;
@@ -303,7 +305,11 @@ Status CudaRuntime::Capture(const GraphShape& shape, const InFlight& step) {
   num_one_off_ = info_.depth + 1;  // the host is late for the step before, too
   if (static_cast<int64_t>(d.graphs.size()) >= MaxGraphs(options_)) {
     RETURN_IF_ERROR(FromCuda(backend_->stream_synchronize(d.stream)));
-    d.ForgetGraphs();
+    const auto oldest = std::min_element(d.graphs.begin(), d.graphs.end(), [](const auto& a, const auto& b) {
+      return a.second.last_used < b.second.last_used;
+    });
+    d.ForgetGraph(&oldest->second);
+    d.graphs.erase(oldest);
   }
   Device::Graph& graph = d.graphs[shape];
   const CudaStepBounds bounds = BoundsOf(shape);
@@ -311,7 +317,7 @@ Status CudaRuntime::Capture(const GraphShape& shape, const InFlight& step) {
   RETURN_IF_ERROR(FromCuda(backend_->graph_begin(d.stream)));
   if (shape.waiting > 0) EnqueueDrafts(bounds, shape.drafts, shape.waiting);
   SetBatch(bounds, 1 + shape.drafts, 0);
-  EnqueueForward(bounds, nullptr);
+  EnqueueForward(bounds, shape.waiting > 0, nullptr);
   EnqueueOutputs(0, bounds.rows, d.memory.hidden);
   EnqueueEnd(bounds);
   const Status ended = FromCuda(backend_->graph_end(d.stream, &captured));
@@ -342,7 +348,7 @@ Status CudaRuntime::LaunchGraph(const GraphShape& shape, InFlight* step) {
     }
   }
   Device::Graph& graph = d.graphs[shape];
-  ++num_graph_launches_;
+  graph.last_used = static_cast<uint64_t>(++num_graph_launches_);
   RETURN_IF_ERROR(FromCuda(backend_->step_graph_launch(graph.launchable[mine], d.stream)));
   if (!step->any_top) return Status::Ok();
   return FromCuda(backend_->copy(step->top_host, d.memory.top,
@@ -367,6 +373,7 @@ Status CudaRuntime::Collect(StepResult* result) {
   const StepPlan& plan = *step.plan;
   out.one_off = num_one_off_ > 0;
   if (out.one_off) --num_one_off_;
+  if (step.max_drafts > 0) out.draft_us = *step.output.draft_ns / 1000;
   if (step.moves_only) {
     std::swap(*result, out);
     return Status::Ok();

@@ -98,7 +98,7 @@ class CudaRuntime final : public StepExecutor {
   void CountBytes(const InFlight& step);
   // The ops of a step (cuda_step_ops.cc).
   void SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int64_t expanded_tokens);
-  void EnqueueForward(const CudaStepBounds& bounds, const InFlight* step);
+  void EnqueueForward(const CudaStepBounds& bounds, bool drafts, const InFlight* step);
   void EnqueueOutputs(int64_t begin, int64_t count, const float* hidden);
   void EnqueueEnd(const CudaStepBounds& bounds);
   // Drafts by the MTP layer (cuda_step_drafts.cc).

@@ -61,9 +61,11 @@ struct CudaRuntime::Device {
   std::array<InFlight, 2> in_flight;
   struct Graph {
     std::array<void*, 2> launchable = {};  // one for each in-flight buffer
+    uint64_t last_used = 0;                // a launch
   };
   std::map<GraphShape, Graph> graphs;
   void ForgetGraphs();  // none of them is running
+  void ForgetGraph(Graph* graph);
 
   Workspace workspace;
   CudaStep step;

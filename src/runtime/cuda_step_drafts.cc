@@ -89,7 +89,8 @@ void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes
     RunCuda(d.exec, &CudaBackend::draft_begin,
             CudaDraftBeginParams{.spans = spans, .state = m.state.draft, .begin = begin, .count = count, .stride = stride,
                                  .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .from = m.mtp_from,
-                                 .last_rows = m.draft_last_rows, .picks = m.picks});
+                                 .last_rows = m.draft_last_rows, .picks = m.picks,
+                                 .clock = begin == 0 ? m.draft_clock : nullptr});
     SetMtpBatch(count, rows, stride);
     RunCuda(d.exec, &CudaBackend::gather_rows,
             CudaGatherRowsParams{.src = m.waiting, .src_rows = m.mtp_from, .dst = m.mtp_hidden, .num_rows = rows, .dim = dim});

@@ -49,6 +49,7 @@ CudaStepOutput CudaStepOutput::At(std::byte* base, const CudaStepBounds& bounds,
   output.logprobs = cursor.Take<float>(bounds.wanted);
   output.target_logprobs = cursor.Take<float>(bounds.wanted);
   output.expert_counts = cursor.Take<int32_t>(counts);
+  output.draft_ns = cursor.Take<int64_t>(1);
   output.size_bytes = cursor.used();
   return output;
 }

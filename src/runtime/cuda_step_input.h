@@ -43,6 +43,7 @@ struct CudaStepOutput {
   float* logprobs = nullptr;         // [wanted] of the drawn tokens
   float* target_logprobs = nullptr;  // [wanted]
   int32_t* expert_counts = nullptr;  // [counts]
+  int64_t* draft_ns = nullptr;       // [1] what making its drafts took, where it made some
   int64_t size_bytes = 0;
 
   static CudaStepOutput At(std::byte* base, const CudaStepBounds& bounds, int64_t counts);

@@ -33,8 +33,8 @@ void CudaRuntime::SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int6
   }
 }
 
-// From the input in device memory to hidden states. `step` is null while a graph is captured.
-void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, const InFlight* step) {
+// From the input in device memory to hidden states; drafts: they were made before. `step` is null while a graph is captured.
+void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, bool drafts, const InFlight* step) {
   Device& d = *device_;
   const CudaStepMemory& m = d.memory;
   const Model& model = *d.model.model;
@@ -67,6 +67,10 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, const InFlight* s
   begin.wanted_slots = m.wanted_slots;
   begin.wanted_positions = m.wanted_positions;
   begin.wanted_in_front = m.wanted_in_front;
+  if (drafts) {
+    begin.draft_clock = m.draft_clock;
+    begin.draft_ns = out.draft_ns;
+  }
   RunCuda(d.exec, &CudaBackend::step_begin, begin);
   if (m.num_counts > 0) {
     RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
@@ -212,7 +216,7 @@ Status CudaRuntime::LaunchOps(const StepPlan& plan, InFlight* step) {
   RETURN_IF_ERROR(FromCuda(backend_->copy(m.input, step->input_host, step->input.size_bytes, d.stream)));
   if (step->max_drafts > 0) EnqueueDrafts(bounds, step->max_drafts, step->max_waiting);
   SetBatch(bounds, step->max_q_len, step->num_expanded_tokens);
-  EnqueueForward(bounds, step);
+  EnqueueForward(bounds, step->max_drafts > 0, step);
   RETURN_IF_ERROR(d.step.status);
   RETURN_IF_ERROR(SendOutputs(plan, step));
   return FromCuda(backend_->copy(step->output_host, m.output, step->output.size_bytes, d.stream));

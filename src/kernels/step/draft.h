@@ -44,6 +44,7 @@ struct CudaDraftBeginParams {
   int32_t* from = nullptr;            // [count * stride] out: places among the waiting states
   int32_t* last_rows = nullptr;       // [count] out: of the batch
   int32_t* picks = nullptr;           // [num_spans] out: 0 for a span that wants a draft, else -1
+  uint64_t* clock = nullptr;          // out, where not null: nanoseconds, when drafting began
 };
 
 // The drafts of one pass were picked; the batch of the next pass is one row a span.

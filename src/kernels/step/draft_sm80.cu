@@ -1,6 +1,7 @@
 // draft_begin, draft_next, draft_feed: one block each, as step_begin: what they move is a few kilobytes at most.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/global_clock.cuh"
 #include "kernels/step/draft.h"
 
 namespace cachalot {
@@ -15,6 +16,7 @@ __device__ __forceinline__ int NumWanted(const CudaDraftSpans& spans, int s) {
 }
 
 __global__ void __launch_bounds__(kThreads) BeginKernel(CudaDraftBeginParams p) {
+  if (threadIdx.x == 0 && p.clock != nullptr) *p.clock = GlobalNs();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int i = warp; i < p.count; i += kThreads / 32) {
     const int s = p.begin + i;

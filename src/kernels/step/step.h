@@ -80,6 +80,9 @@ struct CudaStepBeginParams {
   int32_t* wanted_slots = nullptr;      // [max_wanted], -1 where no token is wanted
   int32_t* wanted_positions = nullptr;  // where a token drawn there will stand
   int32_t* wanted_in_front = nullptr;   // drafts in front of it, its own token included
+  // How long making the step's drafts took, since draft_begin wrote the clock; null: none were made.
+  const uint64_t* draft_clock = nullptr;
+  int64_t* draft_ns = nullptr;
 };
 
 // After sampling: drafts are held against what was drawn in front of them, and the slots learn their tokens.

@@ -1,6 +1,7 @@
 // step_begin and step_end: one block each, since they move a few kilobytes and what counts is one launch instead of many.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/global_clock.cuh"
 #include "kernels/sample/sample_random.cuh"
 #include "kernels/step/step.h"
 
@@ -22,6 +23,7 @@ __device__ void EnterSlot(const CudaSlotState& state, const CudaSlotSetup& setup
 __global__ void __launch_bounds__(kThreads) BeginKernel(CudaStepBeginParams p) {
   const CudaStepHeader header = *p.header;
   const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0 && p.draft_clock != nullptr) *p.draft_ns = static_cast<int64_t>(GlobalNs() - *p.draft_clock);
   for (int i = thread; i < header.num_writes; i += kThreads) {
     const CudaBlockWrite write = p.writes[i];
     p.tables[write.group][write.slot * p.table_strides[write.group] + write.index] = write.block_id;
