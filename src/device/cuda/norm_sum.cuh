@@ -21,6 +21,14 @@ __device__ __forceinline__ float4 ScaledByNorm(float4 v, float inverse, float4 w
   return {v.x * inverse * w.x, v.y * inverse * w.y, v.z * inverse * w.z, v.w * inverse * w.w};
 }
 
+// A norm's weight on its way to L2, by all threads of a block: before it waits for kernels in front, since weights do not change.
+__device__ __forceinline__ void PrefetchNormWeight(const float* weight, int dim) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) * 32; i < dim; i += static_cast<int>(blockDim.x) * 32) {  // 128 bytes each
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(weight + i));
+  }
+}
+
 // The part of thread `t` < 32 * kNormWarps and its warp: the whole warp calls it.
 __device__ __forceinline__ float NormWarpSum(const float4* x, int vectors, int t) {
   float sum = 0;

@@ -227,6 +227,7 @@ __device__ __forceinline__ void RunGemvBlock(const MatmulProblem& p, const GemvS
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4;
   const int slot = block_idx / shape.blocks, block = block_idx % shape.blocks;
   const bool experts = p.expert_begin != nullptr;
+  if (kFused && p.norm_weight != nullptr) PrefetchNormWeight(p.norm_weight, p.k);
   if (experts) {
     WaitForEarlierKernels();
     FindPairs(p, slot, shape.columns, &pairs);

@@ -52,8 +52,9 @@ __device__ void MakeLogits(const CudaMoeGateParams& p, float (*squares)[kNormWar
   for (int line = tid * 32; line < 2 * k; line += kThreads * 32) {  // 128 bytes each
     asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line < k ? w0 + line : w1 + (line - k)));
   }
-  WaitForEarlierKernels();
   const bool norm = p.norm.norm_weight != nullptr;
+  if (norm) PrefetchNormWeight(p.norm.norm_weight, k);
+  WaitForEarlierKernels();
   float inverse[kTokens];
   if (norm) FindInverses<kTokens>(p, tokens, squares, inverse);
   const float* x[kTokens];
