@@ -49,6 +49,22 @@ bool GetAmx() {
 }
 #endif
 
+// The best that needs nothing but the CPU.
+Isa VectorIsa() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    HasF16C() && __builtin_cpu_supports("bmi2");
+  if (!avx2) return Isa::kRef;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vnni");
+  return avx512 ? Isa::kAvx512 : Isa::kAvx2;
+#else
+  return Isa::kRef;
+#endif
+}
+
 }  // namespace
 
 std::string_view IsaName(Isa isa) {
@@ -62,27 +78,22 @@ std::string_view IsaName(Isa isa) {
 }
 
 Isa BestIsa() {
+  const Isa isa = VectorIsa();
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    HasF16C() && __builtin_cpu_supports("bmi2");
-  if (!avx2) return Isa::kRef;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512vnni");
-  if (!avx512) return Isa::kAvx2;
-  static const bool amx = GetAmx();
-  return amx ? Isa::kAmx : Isa::kAvx512;
-#else
-  return Isa::kRef;
+  if (isa == Isa::kAvx512) {
+    static const bool amx = GetAmx();
+    if (amx) return Isa::kAmx;
+  }
 #endif
+  return isa;
 }
 
 Result<Isa> ParseIsa(std::string_view name) {
-  if (name == "auto") return std::min(BestIsa(), Isa::kAvx512);
+  if (name == "auto") return VectorIsa();
   for (Isa isa : {Isa::kRef, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (name != IsaName(isa)) continue;
-    if (isa > BestIsa()) return Unsupported("isa '{}': this CPU offers at most {}", name, IsaName(BestIsa()));
+    const Isa best = isa == Isa::kAmx ? BestIsa() : VectorIsa();
+    if (isa > best) return Unsupported("isa '{}': this CPU offers at most {}", name, IsaName(best));
     return isa;
   }
   return InvalidArgument("isa '{}' is none of auto, ref, avx2, avx512, amx", name);
