@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -129,30 +130,77 @@ def measure_load(args, pair, servers):
     return told
 
 
+class Stream(threading.Thread):
+    """A completion that goes on until it is closed, and when each of its pieces came."""
+
+    def __init__(self, server, prompt, tokens):
+        super().__init__(daemon=True)
+        self.times, self.closing = [], False
+        body = json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True, "temperature": 0}).encode()
+        self.socket = socket.create_connection(("127.0.0.1", server.port), timeout=120)
+        self.socket.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                            f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        self.start()
+
+    def run(self):
+        with contextlib.suppress(OSError):
+            while piece := self.socket.recv(1 << 16):
+                now = time.monotonic()
+                self.times += [now] * piece.count(b"data: {")
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        self.join()
+
+
+def gaps_within(times, begin, end):
+    """Seconds between tokens, as far as the later one came after `begin`; what is still open at `end` counts too."""
+    inside = [t for t in times if t < end]
+    ends = inside + [end]
+    return [b - a for a, b in zip(inside, ends[1:]) if b > begin]
+
+
 def measure_itl(args, pair, servers):
     told = {}
     with tempfile.TemporaryDirectory() as folder:
         trace = os.path.join(folder, "prompts.jsonl")
+        with open(trace, "w", encoding="utf-8") as out:
+            for second in range(args.seconds):
+                out.write(json.dumps({"timestamp": 1000 * second + pair, "input_length": 2000, "output_length": 1}) + "\n")
         for server in servers:
-            with open(trace, "w", encoding="utf-8") as out:
-                for second in range(args.seconds):
-                    out.write(json.dumps({"timestamp": 1000 * second + pair, "input_length": 2000, "output_length": 1}) + "\n")
-            arrivals = subprocess.Popen(
-                client(args, server, "--dataset", "trace", "--dataset-path", trace, "--trace-clock", "-n", str(args.seconds),
-                       "--seed", str(pair)), stdout=subprocess.DEVNULL)
-            # Words would end too early or too late: the streams last as long as prompts arrive, and are cut off then.
-            result = ask(args, server, "-n", "4", "--concurrency", "4", "--input-len", "32", "--output-len",
-                         str(args.stream_tokens), "--seed", str(7000 + pair))
-            arrivals.terminate()
-            arrivals.wait()
+            streams = [Stream(server, f"Once upon a time {i} {pair}", 2400) for i in range(4)]
+            try:
+                limit = time.monotonic() + 120
+                while not all(len(stream.times) > 2 for stream in streams):
+                    if time.monotonic() > limit:
+                        raise RunError(f"{server.name}: the streams did not begin")
+                    time.sleep(0.05)
+                arrivals = subprocess.Popen(
+                    client(args, server, "--dataset", "trace", "--dataset-path", trace, "--trace-clock", "-n", str(args.seconds),
+                           "--seed", str(pair)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                begin = time.monotonic()
+                time.sleep(args.seconds)
+                end = time.monotonic()
+                ended = [stream for stream in streams if not stream.is_alive()]
+                arrivals.terminate()
+                arrivals.wait()
+            finally:
+                for stream in streams:
+                    stream.close()
+            if ended:
+                raise RunError(f"{server.name}: {len(ended)} streams ended before the prompts did")
+            gaps = sorted(1000 * gap for stream in streams for gap in gaps_within(stream.times, begin, end))
+            told[server.name] = {"between tokens, p99 (ms)": gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))],
+                                 "between tokens, p50 (ms)": gaps[len(gaps) // 2],
+                                 "between tokens, longest (ms)": gaps[-1],
+                                 "tokens of the streams": len(gaps)}
             wait_until_idle(server)
-            told[server.name] = {"between tokens, p99 (ms)": result["itl_ms"]["p99"],
-                                 "between tokens, p50 (ms)": result["itl_ms"]["p50"],
-                                 "between tokens, longest (ms)": result["itl_ms"]["max"]}
     return told
 
 
-def wait_until_idle(server, limit=60):
+def wait_until_idle(server, limit=180):
     """Until a request of one token is answered at once: what was cancelled is gone then."""
     end = time.monotonic() + limit
     body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
@@ -276,7 +324,6 @@ def main():
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no pair is begun")
     parser.add_argument("--server-cores", default="", help="cores that the servers are kept to, as taskset writes them")
     parser.add_argument("--seconds", type=int, default=30, help="itl: prompts that arrive")
-    parser.add_argument("--stream-tokens", type=int, default=64, help="itl: tokens of each stream")
     parser.add_argument("--story-words", type=int, default=1450, help="turn: of the first question, about as many tokens")
     parser.add_argument("--client", action="append", default=[], help="another flag for cachalot bench serve")
     parser.add_argument("--ours", action="append", default=[], help="another flag for cachalot serve")

@@ -2,22 +2,23 @@
 # Installs the Debian/Ubuntu packages that a step needs, and only those that are missing.
 #   tools/setup.sh build    what compiles the program and its tests (default)
 #   tools/setup.sh fetch    what downloads the default model
-#   tools/setup.sh clients  the Python client that tests/server speaks with, into build/clients (tests without it are left out)
+#   tools/setup.sh clients  the Python packages that tests/server asks with, into build/clients (tests without them are left out)
 # Invariant: where nothing is missing, nothing is touched: no root, no network, a few milliseconds.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-CLIENT=openai==3.57.0
+CLIENTS=(openai==3.57.0 schemathesis==4.32.5)
 
 case ${1:-build} in
   build) packages=(make g++ cmake ninja-build pkg-config python3 libfmt-dev libspdlog-dev nlohmann-json3-dev
                    libboost-dev libssl-dev libcli11-dev libpcre2-dev libutf8proc-dev libxxhash-dev libgtest-dev libgmock-dev xz-utils) ;;
   fetch) packages=(python3 python3-pip) ;;
   clients)
-    [[ -f $ROOT/build/clients/$CLIENT.ok ]] && exit 0
+    done="$ROOT/build/clients/${CLIENTS[*]}.ok"
+    [[ -f $done ]] && exit 0
     "${BASH_SOURCE[0]}" fetch
-    say "installing $CLIENT into build/clients"
+    say "installing ${CLIENTS[*]} into build/clients"
     rm -rf "$ROOT/build/clients"
-    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$ROOT/build/clients" "$CLIENT"
-    touch "$ROOT/build/clients/$CLIENT.ok"
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$ROOT/build/clients" "${CLIENTS[@]}"
+    touch "$done"
     exit 0 ;;
   *) die "tools/setup.sh: unknown group '$1' (build, fetch, clients)" ;;
 esac

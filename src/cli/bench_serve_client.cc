@@ -18,7 +18,7 @@ class BenchListener final : public LoadListener {
   std::optional<LoadRequest> Next(int64_t index) override {
     if (index >= static_cast<int64_t>(items_.size())) return std::nullopt;
     const WorkItem& item = items_[static_cast<size_t>(index)];
-    return LoadRequest{item.start_us, Body(item)};
+    return LoadRequest{item.start_us, Body(item), item.path};
   }
   void OnSent(int64_t index, int64_t now_us) override {
     RequestTiming& timing = timings_[static_cast<size_t>(index)];
@@ -122,14 +122,10 @@ Result<std::vector<RequestTiming>> RunWorkload(const BenchClientOptions& options
   ASSIGN_OR_RETURN(load.url, ParseHttpUrl(options.base_url));
   if (load.url.path.ends_with("/v1")) load.url.path.resize(load.url.path.size() - 3);
   load.target = options.chat ? "/v1/chat/completions" : "/v1/completions";
-  for (const auto& item : items) {
-    if (item.path.empty()) continue;
-    if (item.path != items[0].path) return Unsupported("the record has requests to {} and to {}: one at a time", items[0].path, item.path);
-    load.target = item.path;
-  }
   if (!options.api_key.empty()) load.headers.emplace_back("Authorization", "Bearer " + options.api_key);
   load.max_concurrency = options.max_concurrency;
   load.wave = options.wave;
+  load.ca_file = options.ca_file;
   load.timeout_ms = options.timeout_s * 1000;
   Json extra = Json::object();
   if (!options.extra_body.empty()) {

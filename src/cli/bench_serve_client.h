@@ -28,6 +28,7 @@ struct RequestTiming {
 struct BenchClientOptions {
   std::string base_url;
   std::string model;               // "": none is named, and servers take their own
+  std::string ca_file;             // of https
   std::string api_key;
   bool chat = false;
   bool ignore_eos = true;

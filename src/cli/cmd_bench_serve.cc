@@ -83,6 +83,7 @@ int BenchServeCommand(Args args) {
               "Load on any server with OpenAI's API: times to the first token, between tokens and of whole answers.");
   set.Section("Server");
   set.String("--base-url", &flags.client.base_url, "URL", "where it is (default http://127.0.0.1:8080)");
+  set.String("--ca-file", &flags.client.ca_file, "FILE", "of https: certificates to trust beside the system's (PEM)");
   set.String("--model", &flags.client.model, "NAME", "model to ask for (default: none is named)");
   set.String("--api-key", &flags.client.api_key, "KEY", "key to send");
   set.Choice("--endpoint", &flags.endpoint, {"completions", "chat"}, "which API (default completions)");

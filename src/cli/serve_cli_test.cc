@@ -161,7 +161,11 @@ TEST(HttpClient, Urls) {
   EXPECT_EQ(url->port, "80");
   EXPECT_EQ(url->path, "/a");
   EXPECT_EQ(ParseHttpUrl("http://h")->port, "80");
-  for (const char* wrong : {"", "h:80", "https://h", "http://", "http://:5"}) EXPECT_FALSE(ParseHttpUrl(wrong).ok()) << wrong;
+  const auto secure = ParseHttpUrl("https://h/v1");
+  ASSERT_TRUE(secure.ok());
+  EXPECT_TRUE(secure->tls);
+  EXPECT_EQ(secure->port, "443");
+  for (const char* wrong : {"", "h:80", "ftp://h", "http://", "http://:5", "https://"}) EXPECT_FALSE(ParseHttpUrl(wrong).ok()) << wrong;
 }
 
 }  // namespace

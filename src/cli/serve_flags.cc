@@ -62,6 +62,8 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Choice("--scheduling-policy", &engine.policy, {"fcfs", "priority", "fair"},
                 "who goes first: who came first (default), by priority, or fairly\namong API keys");
   flags->Float("--itl-target-ms", &itl_target_ms_, 0, 1e6, "X", "prompts leave running streams room for a token in this time (0: off)");
+  flags->Float("--itl-ratio", &itl_ratio_, 0, 1000, "X",
+               "without such a time: a step with prompts takes at most X times one without,\nwhile few prompts wait (0: off; default 2 on a GPU, else off)");
   flags->Switch("--enable-prefix-caching", &prefix_caching_on_, "beginnings of prompts are computed once (the default)");
   flags->Switch("--no-enable-prefix-caching", &prefix_caching_off_, "not so");
   flags->Choice("--kv-policy", &engine.kv_policy, {EvictionPolicyNames().begin(), EvictionPolicyNames().end()},
@@ -139,6 +141,8 @@ Status ServeFlags::Resolve() {
   }
   server.kv_policy = prefix_caching_off_ ? "none" : engine.kv_policy;
   engine.itl_target_ms = itl_target_ms_;
+  if (itl_ratio_ > 0 && itl_ratio_ < 1) return InvalidArgument("--itl-ratio {}: at least 1, or 0", itl_ratio_);
+  engine.itl_ratio = itl_ratio_;
   // What is not said is chosen once it is known where the model runs (Session::Open).
   engine.max_batch_tokens = model.options.max_step_tokens > 0 ? std::max(model.options.max_step_tokens, model.options.max_seqs) : 0;
   engine.prefill_chunk = prefill_chunk_;

@@ -37,6 +37,7 @@ struct ServeFlags {
   std::vector<int32_t> kv_tau_s_;
   bool prefix_caching_on_ = false, prefix_caching_off_ = false;
   float itl_target_ms_ = 0;
+  float itl_ratio_ = -1;  // as Session::Open chooses
   int32_t prefill_chunk_ = 0, request_timeout_s_ = 0;
   int32_t read_timeout_s_ = 30, idle_timeout_s_ = 120, drain_timeout_s_ = 30, stall_s_ = 60, sse_keepalive_s_ = 30;
 };

@@ -68,6 +68,9 @@ Status CheckMemory(const ModelOptions& options) {
       GiB(needed), GiB(available));
 }
 
+// A prompt that arrives takes at most as much of a step as the streams beside it.
+constexpr double kGpuItlRatio = 2;
+
 }  // namespace
 
 Session::~Session() = default;
@@ -94,6 +97,7 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, Engi
     engine.max_batch_tokens =
         session->bundle_.cpu_runtime != nullptr ? std::min(small, info.max_step_tokens) : info.max_step_tokens;
   }
+  if (engine.itl_ratio < 0) engine.itl_ratio = session->bundle_.cpu_runtime != nullptr ? 0 : kGpuItlRatio;
   if (engine.prefill_chunk == 0) engine.prefill_chunk = engine.max_batch_tokens;
   ASSIGN_OR_RETURN(session->engine_,
                    Engine::Create(session->bundle_.runtime.get(), session->bundle_.tokenizer.get(), engine));

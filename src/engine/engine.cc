@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <unordered_map>
 #include <utility>
@@ -16,6 +17,13 @@
 namespace cachalot {
 namespace {
 
+// A token has one bias.
+void Forbid(int32_t token_id, std::vector<TokenBias>* biases) {
+  const auto found = std::find_if(biases->begin(), biases->end(), [&](const TokenBias& bias) { return bias.token_id == token_id; });
+  TokenBias* bias = found == biases->end() ? &biases->emplace_back() : &*found;
+  *bias = {token_id, -std::numeric_limits<float>::infinity()};
+}
+
 SequenceSpec SpecOf(Request* request) {
   SequenceSpec spec;
   spec.prompt_ids = std::move(request->prompt_ids);
@@ -25,6 +33,9 @@ SequenceSpec SpecOf(Request* request) {
   if (request->min_tokens > 0) {
     spec.sampling.suppressed_ids = spec.stop_ids;
     spec.sampling.suppressed_until = static_cast<int64_t>(spec.prompt_ids.size()) + request->min_tokens;
+  }
+  for (const auto& word : request->bad_words) {
+    if (word.size() == 1) Forbid(word[0], &spec.sampling.logit_bias);
   }
   spec.num_top_logprobs = request->num_top_logprobs;
   spec.prompt_logprobs = request->prompt_logprobs;
@@ -95,6 +106,7 @@ class EngineImpl final : public Engine {
   void FailAll(const Status& error);
   void ForceAtStart();
   void Force(Choice* choice, int32_t num_kept);
+  void Retake(Choice* choice, int32_t num_kept);
   void PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
   void PublishTokens(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row, RequestOutput* output);
   void End(LiveRequest* request, FinishReason reason, const Status& error);
@@ -137,7 +149,9 @@ Status EngineImpl::Step() {
   Status status;
   if (!plan.empty()) {
     next_plan_ = (next_plan_ + 1) % plans_.size();
+    const auto start = std::chrono::steady_clock::now();
     status = executor_->Launch(plan);
+    stats_.step_launch_us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
   } else if (scheduler_->num_in_flight() == 0 && !live_.empty()) {
     return Internal("{} requests are live and none can run", live_.size());
   }
@@ -182,6 +196,8 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
   const TextOptions text_options = {.min_tokens = request.min_tokens,
                                     .include_stop = request.include_stop,
                                     .skip_special = request.skip_special};
+  std::erase_if(request.bad_words, [](const auto& word) { return word.size() < 2; });
+  const BadWords bad_words(std::move(request.bad_words));
   auto live = std::make_unique<LiveRequest>();
   live->id = last_id_ + 1;
   live->on_output = std::move(on_output);
@@ -196,6 +212,7 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
     live->choices.push_back(std::make_unique<Choice>(++last_id_, std::move(own), live.get(), i,
                                                      RequestStream(tokenizer_, request.stop_strings, text_options,
                                                                    request.reasoning, request.shown_ids)));
+    live->choices.back()->bad_words = bad_words;
     scheduler_->Add(live->choices.back().get(), now_us, first);
   }
   live->num_live = request.n;
@@ -298,10 +315,12 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
   PublishTokens(scheduled, planned, row, &output);
   const int32_t num_dropped = scheduled.num_sampled - static_cast<int32_t>(tokens_.size());
   if (num_dropped > 0 && !choice.stream.stopped()) {
-    // Something must stand in front of these: whatever end they brought is none.
+    // Something must stand in front of these, or in place of the first: whatever end they brought is none.
+    const int32_t num_kept = choice.num_tokens() - num_dropped;
     Fill(choice, &output);
     choice.request->on_output(output);
-    Force(&choice, choice.num_tokens() - num_dropped);
+    if (choice.retaken_at == num_kept) return Retake(&choice, num_kept);
+    Force(&choice, num_kept);
     return;
   }
 
@@ -316,8 +335,22 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
   } else {
     Fill(choice, &output);
     choice.request->on_output(output);
+    if (choice.retaken_at >= 0 && choice.num_tokens() > choice.retaken_at) {
+      choice.retaken_at = -1;
+      // The slot was set up for that one position.
+      const bool forbids_stops = choice.spec.sampling.suppressed_until > choice.num_tokens();
+      if (forbids_stops && choice.stream.guide().forced().empty()) return scheduler_->Continue(&choice, choice.num_tokens(), {});
+    }
     Force(&choice, choice.num_tokens());
   }
+}
+
+// The position behind the first num_kept tokens is drawn again, without what would complete a bad word there: the token that
+// it would have got if those had never been among the candidates.
+void EngineImpl::Retake(Choice* choice, int32_t num_kept) {
+  const std::vector<int32_t> banned = choice->bad_words.Banned(choice->answer(num_kept));
+  scheduler_->Continue(choice, num_kept, {}, banned);
+  ++stats_.retaken_tokens;
 }
 
 void EngineImpl::ForceAtStart() {
@@ -363,7 +396,8 @@ void EngineImpl::Force(Choice* choice, int32_t num_kept) {
   }
 }
 
-// All that the row brought, up to the token that completes a stop string, or behind which others must stand.
+// All that the row brought, up to the token that completes a stop string, or behind which others must stand; and none from
+// the one on that completes a bad word.
 void EngineImpl::PublishTokens(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row,
                                RequestOutput* output) {
   Choice& choice = *static_cast<Choice*>(scheduled.seq);
@@ -371,11 +405,16 @@ void EngineImpl::PublishTokens(const ScheduledRow& scheduled, const PlanRow& pla
   tokens_.clear();
   logprobs_.clear();
   top_logprobs_.clear();
+  const int32_t begin = choice.num_tokens() - scheduled.num_sampled;
   const auto ends = [&choice] { return choice.stream.stopped() || !choice.stream.guide().forced().empty(); };
   for (int32_t i = 0; i < scheduled.num_sampled && (i == 0 || !ends()); ++i) {
     const AcceptedToken token = i < row.accept_len
                                     ? accepted[static_cast<size_t>(i)]
                                     : AcceptedToken{row.sampled_token, row.sampled_logprob, row.top_begin, row.top_len};
+    if (choice.retaken_at != begin + i && choice.bad_words.Completed(choice.answer(begin + i + 1))) {
+      choice.retaken_at = begin + i;
+      break;
+    }
     tokens_.push_back(token.token_id);
     if (planned.outputs & kOutputTopLogprobs) {
       logprobs_.push_back(token.logprob);
@@ -466,6 +505,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   if (!(options.itl_target_ms >= 0 && options.itl_target_ms <= 1e6)) {
     return InvalidArgument("itl_target_ms is {}: must be in 0..1000000 (0: off)", options.itl_target_ms);
   }
+  if (options.itl_ratio != 0 && !(options.itl_ratio >= 1 && options.itl_ratio <= 1000)) {
+    return InvalidArgument("itl_ratio is {}: must be in 1..1000 (0: off)", options.itl_ratio);
+  }
   if (options.max_waiting < 0) {
     return InvalidArgument("max_waiting is {}: must be at least 0 (0: any number)", options.max_waiting);
   }
@@ -473,6 +515,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   scheduling.max_batch_tokens = options.max_batch_tokens;
   scheduling.prefill_chunk = options.prefill_chunk;
   scheduling.itl_target_us = static_cast<int32_t>(options.itl_target_ms * 1000);
+  scheduling.itl_percent = static_cast<int32_t>(options.itl_ratio * 100);
   scheduling.enable_prefix_caching = options.enable_prefix_caching;
   scheduling.kv_policy = options.kv_policy;
   scheduling.lru_k = options.lru_k;

@@ -38,6 +38,7 @@ struct Request {
   std::vector<std::string> stop_strings;  // end of generation; the text is cut before the match
   bool ignore_eos = false;           // stop_ids do not stop
   int32_t min_tokens = 0;            // before so many are generated no stop id is drawn and no stop string looked for
+  std::vector<std::vector<int32_t>> bad_words;  // token sequences that the answer does not contain
   bool include_stop = false;         // the text ends behind the stop string or token, not before it
   bool skip_special = true;          // special tokens give no text
   int32_t num_top_logprobs = -1;     // -1: no log-probabilities; n: the chosen token's and the n best
@@ -92,6 +93,7 @@ struct EngineOptions {
   int32_t kv_tenant_floor = 0;       // percent of the KV cache in which a tenant's prefixes stay, whatever others bring
   std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
   double itl_target_ms = 0;          // prompts take so little of a step that running streams get a token in this time; 0: off
+  double itl_ratio = 0;              // without a target: a step with prompts takes at most so many times one without, while few prompts want in; 0: off
   PreemptionMode preemption = PreemptionMode::kRecompute;
   DraftKind drafts = DraftKind::kNone;  // kMtp and kModel: the executor must be set up for them
   int32_t max_drafts = 4;            // tokens that are drafted for a sequence in a step, at most
@@ -110,11 +112,13 @@ struct EngineStats {
   int64_t preemptions = 0;
   int64_t recompute_preemptions = 0; // of them, those that forgot the KV cache,
   int64_t swap_preemptions = 0;      // and those that moved it to the host
+  int64_t retaken_tokens = 0;        // drawn anew, because they completed a bad word
   int64_t recoveries = 0;            // of the executor, after an error
   int64_t admitted = 0;              // sequences that entered a step for the first time
   int64_t queue_us = 0;              // that they waited for it, together
   int32_t step_prompt_tokens = 0;    // of the last step: of prompts, or of what is computed again after a preemption
   int32_t step_decode_tokens = 0;
+  int64_t step_launch_us = 0;        // of the last call of Step, what the launch took
   int64_t step_device_us = 0;        // for how long it waited for the device, or computed in its place
   int32_t prompt_budget = 0;         // prompt tokens that a step may take beside running streams (itl_target_ms)
   int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far

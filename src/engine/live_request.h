@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include "engine/bad_words.h"
 #include "engine/engine.h"
 #include "engine/request_stream.h"
 #include "sched/sequence.h"
@@ -27,6 +29,12 @@ struct Choice final : Sequence {
   const int32_t index;
   RequestStream stream;
   int32_t num_prompt_computed = 0;  // published
+  BadWords bad_words;
+  int32_t retaken_at = -1;          // the position that is drawn again; its token stays, whatever it is
+
+  std::span<const int32_t> answer(int32_t end) const {
+    return std::span(tokens).first(static_cast<size_t>(end)).subspan(static_cast<size_t>(num_prompt));
+  }
 };
 
 struct LiveRequest {

@@ -8,6 +8,7 @@ namespace cachalot {
 namespace {
 
 constexpr int32_t kMaxChoices = 1024;
+constexpr size_t kMaxBadWords = 1000;  // each drawn token is compared with all of them
 constexpr int32_t kMaxPromptTopLogprobs = 1024;  // a step holds them for every position
 
 Status CheckNumber(const char* name, float value, float min, float max) {
@@ -53,6 +54,23 @@ Status CheckReasoning(const Request& request, int32_t vocab_size) {
   return Status::Ok();
 }
 
+Status CheckBadWords(const Request& request, int32_t vocab_size) {
+  if (request.bad_words.size() > kMaxBadWords) {
+    return InvalidArgument("bad_words has {} token sequences: at most {} are allowed", request.bad_words.size(), kMaxBadWords);
+  }
+  for (size_t i = 0; i < request.bad_words.size(); ++i) {
+    const std::vector<int32_t>& word = request.bad_words[i];
+    if (word.empty()) return InvalidArgument("bad word {} has no tokens", i);
+    for (const int32_t id : word) {
+      if (id < 0 || id >= vocab_size) return InvalidArgument("bad word {} has token {}: the vocabulary has {}", i, id, vocab_size);
+    }
+    if (word.size() > 1 && (request.all_logits || request.mtp_logits)) {
+      return InvalidArgument("tokens cannot be drawn again where the logits of every position are wanted (bad word {})", i);
+    }
+  }
+  return Status::Ok();
+}
+
 // Text is emitted up to the beginning of a possible match, which must not be inside a character.
 bool BeginsInsideCharacter(const std::string& text) {
   return (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80;
@@ -82,13 +100,14 @@ Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_t
   }
   RETURN_IF_ERROR(CheckSampling(request.sampling, vocab_size));
   RETURN_IF_ERROR(CheckReasoning(request, vocab_size));
+  RETURN_IF_ERROR(CheckBadWords(request, vocab_size));
   if (request.min_tokens < 0 || request.min_tokens > request.max_tokens) {
     return InvalidArgument("min_tokens is {}: must be in 0..max_tokens, which is {}", request.min_tokens, request.max_tokens);
   }
   const size_t num_suppressed = request.min_tokens > 0 && !request.ignore_eos ? request.stop_ids.size() : 0;
-  const size_t num_bias = request.sampling.logit_bias.size() + num_suppressed;
+  const size_t num_bias = request.sampling.logit_bias.size() + num_suppressed + request.bad_words.size();
   if (info.max_logit_bias > 0 && num_bias > static_cast<size_t>(info.max_logit_bias)) {
-    return InvalidArgument("logit_bias and the stop ids that min_tokens forbids have {} entries, the device takes at most {}",
+    return InvalidArgument("logit_bias, bad_words and the stop ids that min_tokens forbids have {} entries, the device takes at most {}",
                            num_bias, info.max_logit_bias);
   }
   if (info.max_top_logprobs > 0 && request.num_top_logprobs > info.max_top_logprobs) {

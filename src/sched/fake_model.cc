@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace cachalot {
 namespace {
@@ -51,9 +52,13 @@ int32_t FakeModel::Sample(uint64_t hidden, const SamplingConfig& sampling, int32
     }
   }
   int32_t token = static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
-  const auto& suppressed = sampling.suppressed_ids;
-  while (position < sampling.suppressed_until &&
-         std::find(suppressed.begin(), suppressed.end(), token) != suppressed.end()) {
+  const auto forbidden = [&] {
+    const auto has = [&](const std::vector<int32_t>& ids) { return std::find(ids.begin(), ids.end(), token) != ids.end(); };
+    return (position < sampling.suppressed_until && has(sampling.suppressed_ids)) ||
+           std::any_of(sampling.logit_bias.begin(), sampling.logit_bias.end(),
+                       [&](const TokenBias& bias) { return bias.token_id == token && std::isinf(bias.bias); });
+  };
+  while (forbidden()) {
     x = Mix(x, 1);
     token = static_cast<int32_t>(x % static_cast<uint64_t>(vocab_size));
   }
@@ -77,14 +82,20 @@ int32_t FakeModel::TopToken(uint64_t hidden, int32_t rank) const {
                               static_cast<uint64_t>(vocab_size));
 }
 
-std::vector<int32_t> FakeModel::Generate(std::vector<int32_t> tokens, const SamplingConfig& sampling,
-                                         int32_t max_tokens, std::span<const int32_t> stop_ids) const {
+std::vector<int32_t> FakeModel::Generate(std::vector<int32_t> tokens, const SamplingConfig& sampling, int32_t max_tokens,
+                                         std::span<const int32_t> stop_ids, const Banned& banned) const {
   const size_t num_prompt = tokens.size();
   FakeHistory history;
   for (const int32_t token : tokens) ++history[token].in_prompt;
   for (int32_t i = 0; i < max_tokens; ++i) {
     const int32_t last = static_cast<int32_t>(tokens.size()) - 1;
-    const int32_t token = Sample(Hidden(tokens, last), sampling, last + 1, history);
+    SamplingConfig here = sampling;
+    if (banned) {
+      if (last + 1 >= here.suppressed_until) here.suppressed_ids.clear();
+      here.suppressed_until = last + 2;
+      for (const int32_t id : banned(std::span<const int32_t>(tokens).subspan(num_prompt))) here.suppressed_ids.push_back(id);
+    }
+    const int32_t token = Sample(Hidden(tokens, last), here, last + 1, history);
     tokens.push_back(token);
     ++history[token].in_output;
     if (std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) break;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -37,9 +38,10 @@ struct FakeModel {
   float Logprob(uint64_t hidden, int32_t token) const;
   int32_t TopToken(uint64_t hidden, int32_t rank) const;
 
-  // What a sequence generates when nothing disturbs it.
-  std::vector<int32_t> Generate(std::vector<int32_t> prompt, const SamplingConfig& sampling,
-                                int32_t max_tokens, std::span<const int32_t> stop_ids = {}) const;
+  // What a sequence generates when nothing disturbs it. `banned`: tokens that must not follow an answer.
+  using Banned = std::function<std::vector<int32_t>(std::span<const int32_t> answer)>;
+  std::vector<int32_t> Generate(std::vector<int32_t> prompt, const SamplingConfig& sampling, int32_t max_tokens,
+                                std::span<const int32_t> stop_ids = {}, const Banned& banned = nullptr) const;
 };
 
 }  // namespace cachalot

@@ -10,15 +10,18 @@ namespace cachalot {
 
 class ItlBudget {
  public:
-  // target_us 0: no bound. Never less than min_tokens, so that prompts get on.
-  ItlBudget(int64_t target_us, int32_t min_tokens, int32_t max_tokens);
+  // target_us 0: a step with prompts may take `ratio` times one without, as far as that is known; ratio 0: no bound. Never
+  // less than min_tokens, so that prompts get on.
+  ItlBudget(int64_t target_us, int32_t min_tokens, int32_t max_tokens, double ratio = 0);
 
-  int32_t PromptTokens() const;
+  // many: so many prompts want in that it is better to be through with them. The ratio does not count then.
+  int32_t PromptTokens(bool many = false) const;
   // A step with so many prompt tokens took so long.
   void Observe(int32_t prompt_tokens, int64_t step_us);
 
  private:
   const double target_us_;
+  const double ratio_;
   const int32_t min_tokens_;
   const int32_t max_tokens_;
   double fixed_us_ = 0;  // moving averages; 0: nothing was measured yet

@@ -48,8 +48,49 @@ TEST(ItlBudget, PromptsAlwaysGetOn) {
   EXPECT_EQ(small.PromptTokens(), 4);
 }
 
+TEST(ItlBudget, ByTheTimeOfStepsWithoutPrompts) {
+  ItlBudget budget(0, 16, 512, /*ratio=*/2);
+  EXPECT_EQ(budget.PromptTokens(), 512) << "nothing is known";
+  budget.Observe(512, 40'000);
+  EXPECT_EQ(budget.PromptTokens(), 512) << "nothing ran beside it";
+  // A step costs 5 ms and 40 us a prompt token: 4 of 9 ms are theirs.
+  for (int step = 0; step < 200; ++step) {
+    budget.Observe(0, 5'000);
+    budget.Observe(budget.PromptTokens(), 5'000 + 40 * budget.PromptTokens());
+  }
+  EXPECT_NEAR(budget.PromptTokens(), 100, 2);
+  EXPECT_EQ(budget.PromptTokens(/*many=*/true), 512);
+  // More streams: each step takes longer, and prompts get more of it.
+  for (int step = 0; step < 200; ++step) {
+    budget.Observe(0, 10'000);
+    budget.Observe(budget.PromptTokens(), 10'000 + 40 * budget.PromptTokens());
+  }
+  EXPECT_NEAR(budget.PromptTokens(), 200, 4);
+}
+
 // A stream runs while long prompts arrive: with a target its tokens keep coming in time, and prompts that run
 // beside nobody get whole steps.
+TEST(Scheduler, FewPromptsTakeAsMuchOfAStepAsStreamsAndManyAllOfIt) {
+  SchedulerLimits limits = TestLimits(4000);
+  limits.max_step_tokens = 512;
+  limits.max_context = 2000;
+  SchedulerDriver driver(limits, {.max_batch_tokens = 512, .prefill_chunk = 512, .itl_percent = 200});
+  driver.step_us = [](const StepPlan& plan) { return 5'000 + 40 * plan.num_tokens(); };
+  driver.Add(TestSpec(TestPrompt(5), 300));
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(driver.Step());
+  int64_t last_us = driver.clock.NowUs();
+  driver.Add(TestSpec(TestPrompt(1500), 1));
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(driver.Step());
+    EXPECT_LE(driver.clock.NowUs() - last_us, 11'000);
+    last_us = driver.clock.NowUs();
+  }
+  for (int i = 0; i < 3; ++i) driver.Add(TestSpec(TestPrompt(1500, i + 1), 1));
+  ASSERT_TRUE(driver.Step());
+  EXPECT_EQ(driver.plan.num_tokens(), 512);
+  driver.Run();
+}
+
 TEST(Scheduler, PromptsDoNotSpoilTheLatencyOfRunningStreams) {
   SchedulerLimits limits = TestLimits(2000);
   limits.max_step_tokens = 512;

@@ -25,7 +25,7 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
               options.kv_tenant_floor),
       step_budget_(std::min(options.max_batch_tokens, limits_.max_step_tokens)),
       max_running_(std::min(limits_.max_seqs, step_budget_)),
-      itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_),
+      itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_, options.itl_percent / 100.0),
       drafts_(MakeDraftSource(options.drafts)),
       depths_(options.adaptive_drafts) {
   const KvSequenceLimits alone = blocks_.SequenceLimits(std::min(options.prefill_chunk, step_budget_));
@@ -110,12 +110,12 @@ void Scheduler::Remove(Sequence* seq) {
   policy_->OnRemove(*seq);
 }
 
-void Scheduler::Continue(Sequence* seq, int32_t num_kept, std::span<const int32_t> tokens) {
+void Scheduler::Continue(Sequence* seq, int32_t num_kept, std::span<const int32_t> tokens, std::span<const int32_t> banned) {
   CHECK(seq->state != SequenceState::kNew && !seq->wants_logits()) << "sequence " << seq->id;
-  CHECK(num_kept >= seq->num_prompt && num_kept <= seq->num_tokens() && !tokens.empty() &&
-        num_kept + static_cast<int64_t>(tokens.size()) <= seq->max_total)
+  CHECK(num_kept >= seq->num_prompt && num_kept <= seq->num_tokens() &&
+        num_kept + static_cast<int64_t>(tokens.size()) <= seq->max_total && (!tokens.empty() || num_kept < seq->max_total))
       << tokens.size() << " tokens behind " << num_kept << " of sequence " << seq->id;
-  if (trace_ != nullptr) trace_->Continued(*seq, num_kept, tokens);
+  if (trace_ != nullptr) trace_->Continued(*seq, num_kept, tokens, banned);
   for (int32_t age = 0; age < num_in_flight_; ++age) {
     for (ScheduledRow& row : InFlight(age).rows) {
       if (row.seq == seq) row.seq = nullptr;
@@ -133,8 +133,11 @@ void Scheduler::Continue(Sequence* seq, int32_t num_kept, std::span<const int32_
   seq->tokens.resize(static_cast<size_t>(num_kept));
   seq->page_keys.resize(
       std::min(seq->page_keys.size(), static_cast<size_t>(num_kept / blocks_.page_tokens())));
-  seq->num_reported = std::min(seq->num_reported, num_kept);
+  // A row that samples brings something new, also where its last position was computed before.
+  seq->num_reported = std::min(seq->num_reported, tokens.empty() ? num_kept - 1 : num_kept);
   seq->tokens.insert(seq->tokens.end(), tokens.begin(), tokens.end());
+  seq->banned_ids.assign(banned.begin(), banned.end());
+  seq->banned_at = seq->num_tokens();
   PushWaiting(seq);
 }
 

@@ -77,8 +77,9 @@ class Scheduler {
   // prompt log-probabilities.
   void Add(Sequence* seq, int64_t now_us = 0, Sequence* fork_of = nullptr);
   // Its tokens from num_kept on become `tokens`, which were not sampled; it must have room for them and want
-  // no logits. It goes back to the queue, and its rows in flight become nobody's.
-  void Continue(Sequence* seq, int32_t num_kept, std::span<const int32_t> tokens);
+  // no logits. It goes back to the queue, and its rows in flight become nobody's. None of `banned` is drawn at the position
+  // behind them.
+  void Continue(Sequence* seq, int32_t num_kept, std::span<const int32_t> tokens, std::span<const int32_t> banned = {});
   // Forgets it, in whatever state it is, and frees what it holds. Its rows in flight become nobody's.
   void Remove(Sequence* seq);
 
@@ -117,6 +118,7 @@ class Scheduler {
   void ReserveFor(StepPlan* plan) const;
   void Displace(StepPlan* plan);
   void ShareBudget();
+  bool ManyPrompts() const;
   void ChooseDrafts();
   void GrantMemory(StepPlan* plan);
   void GrantDrafts(StepPlan* plan);

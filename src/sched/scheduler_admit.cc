@@ -9,6 +9,16 @@ namespace {
 
 constexpr int32_t kMaxAside = 64;  // newcomers that are passed over in one step; each costs a look
 
+// What is banned at one position only. What counts for longer is left out behind it: the sequence is then set up anew.
+void Ban(const Sequence& seq, SamplingConfig* sampling) {
+  if (sampling->suppressed_until <= seq.banned_at) sampling->suppressed_ids.clear();
+  for (const int32_t id : seq.banned_ids) {
+    const auto& ids = sampling->suppressed_ids;
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) sampling->suppressed_ids.push_back(id);
+  }
+  sampling->suppressed_until = seq.banned_at + 1;
+}
+
 }  // namespace
 
 // It shares a prompt that another sequence is about to compute. In this step is too late: blocks are copied
@@ -155,6 +165,7 @@ void Scheduler::Enter(Sequence* seq, const Start& start, StepPlan* plan) {
       seq);
 
   SlotSetup setup{.slot = seq->slot, .sampling = seq->spec.sampling};
+  if (!seq->banned_ids.empty() && seq->num_tokens() == seq->banned_at) Ban(*seq, &setup.sampling);
   setup.history_begin = static_cast<int32_t>(plan->history_ids.size());
   if (seq->spec.sampling.has_penalties()) {
     setup.history_len = seq->num_tokens();

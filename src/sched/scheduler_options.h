@@ -40,6 +40,8 @@ struct SchedulerOptions {
       1;  // blocks that admission leaves free in each group for every running sequence
   int32_t itl_target_us =
       0;  // time between two tokens of a running stream that prompts must not spoil; 0: none
+  // Without a target: percent of a step without prompts that one with prompts may take, while few prompts want in. 0: any
+  int32_t itl_percent = 0;
   int32_t min_prompt_tokens = 16;  // that a step may take in any case, beside running streams
   bool enable_prefix_caching = true;
   std::string kv_policy = "lru-k";  // which cached blocks give way: kv/policy/eviction_policies.h
@@ -66,6 +68,7 @@ inline constexpr SchedulerKnob kSchedulerKnobs[] = {
     {"max_batch_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::max_batch_tokens},
     {"prefill_chunk", "tokens", 1, 1 << 20, &SchedulerOptions::prefill_chunk},
     {"itl_target_us", "us", 0, 1 << 30, &SchedulerOptions::itl_target_us},
+    {"itl_percent", "%", 0, 100'000, &SchedulerOptions::itl_percent},
     {"min_prompt_tokens", "tokens", 1, 1 << 20, &SchedulerOptions::min_prompt_tokens},
     {"await_prefix_tokens", "tokens", 1, 1 << 30, &SchedulerOptions::await_prefix_tokens},
     {"kv_tenant_floor", "%", 0, 50, &SchedulerOptions::kv_tenant_floor},

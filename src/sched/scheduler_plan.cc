@@ -59,10 +59,17 @@ void Scheduler::ShareBudget() {
     if (seq->device_has_last_token) Take(seq);
   }
   if (drafts_ != nullptr) ChooseDrafts();
-  if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens());
+  if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens(ManyPrompts()));
   for (Sequence* seq : running_) {
     if (!seq->device_has_last_token) Take(seq);
   }
+}
+
+// More than a quarter of those that decode: bounding them one by one would keep all of them waiting for long.
+bool Scheduler::ManyPrompts() const {
+  const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
+  const auto num_prompts = static_cast<int64_t>(running_.size() + waiting_.size()) - num_decoding;
+  return num_prompts > std::max<int64_t>(1, num_decoding / 4);
 }
 
 // At most half of what is left when everyone who runs has a token goes to drafts.

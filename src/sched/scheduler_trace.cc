@@ -22,12 +22,14 @@ void SchedulerTrace::Removed(const Sequence& seq) {
   event.seq_id = seq.id;
 }
 
-void SchedulerTrace::Continued(const Sequence& seq, int32_t num_kept, std::span<const int32_t> tokens) {
+void SchedulerTrace::Continued(const Sequence& seq, int32_t num_kept, std::span<const int32_t> tokens,
+                               std::span<const int32_t> banned) {
   SchedulerEvent& event = events.emplace_back();
   event.kind = SchedulerEvent::kContinue;
   event.seq_id = seq.id;
   event.num_kept = num_kept;
   event.tokens.assign(tokens.begin(), tokens.end());
+  event.banned.assign(banned.begin(), banned.end());
 }
 
 void SchedulerTrace::Planned(int64_t now_us) {
@@ -102,7 +104,7 @@ Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, Scheduler
         const auto found = live.find(event.seq_id);
         if (found == live.end())
           return InvalidArgument("event {}: sequence {} is not there", i, event.seq_id);
-        scheduler->Continue(found->second.get(), event.num_kept, event.tokens);
+        scheduler->Continue(found->second.get(), event.num_kept, event.tokens, event.banned);
         break;
       }
       case SchedulerEvent::kPlan:

@@ -33,6 +33,7 @@ struct SchedulerEvent {
   bool one_off = false;
   int32_t num_kept = 0;              // kContinue
   std::vector<int32_t> tokens = {};  // kContinue
+  std::vector<int32_t> banned = {};  // kContinue
 };
 
 struct SchedulerTrace {
@@ -40,7 +41,7 @@ struct SchedulerTrace {
 
   void Added(const Sequence& seq, int64_t now_us, const Sequence* fork_of);  // before its prompt moves
   void Removed(const Sequence& seq);
-  void Continued(const Sequence& seq, int32_t num_kept, std::span<const int32_t> tokens);
+  void Continued(const Sequence& seq, int32_t num_kept, std::span<const int32_t> tokens, std::span<const int32_t> banned);
   void Planned(int64_t now_us);
   void Committed(const StepResult& result, int64_t now_us);
   void Abandoned();

@@ -85,6 +85,8 @@ struct Sequence {
   int32_t q_len = 0;                   // its share of the step being planned, drafts included
   int32_t num_drafts = 0;              // of them
   DraftRecord draft_record;
+  std::vector<int32_t> banned_ids;     // not to be drawn at position banned_at
+  int32_t banned_at = -1;
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - num_prompt; }

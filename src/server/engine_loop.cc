@@ -188,11 +188,15 @@ bool EngineLoop::TakeCommands(std::vector<Command>* commands) {
 }
 
 void EngineLoop::Run() {
+  thread_id_ = std::this_thread::get_id();
   std::vector<Command> commands;
   bool go_on = true;
   while (go_on) {
     go_on = TakeCommands(&commands);
-    if (!engine_->HasWork()) continue;
+    if (!engine_->HasWork()) {
+      FlushEvents();
+      continue;
+    }
     working_ = true;
     const int64_t begin_us = SteadyNowUs();
     Status status;
@@ -208,12 +212,15 @@ void EngineLoop::Run() {
         failure_ = status;
       }
       FailAll(status);
+      FlushEvents();
       return;
     }
+    FlushEvents();
     AfterStep(begin_us, SteadyNowUs());
   }
   // The last step above has ended what was cancelled; what came in meanwhile is told here.
   FailAll(Cancelled("the server is stopping"));
+  FlushEvents();
 }
 
 void EngineLoop::Accept(Command command) {
@@ -309,6 +316,7 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
   if (stats.steps != num_steps_) {  // nothing has been collected while the pipeline fills
     num_steps_ = stats.steps;
+    metrics_->step_launch_seconds->Observe(static_cast<double>(stats.step_launch_us) * 1e-6);
     metrics_->step_host_seconds->Observe(static_cast<double>(std::max<int64_t>(0, end_us - begin_us - stats.step_device_us)) * 1e-6);
   }
   metrics_->steps->AdvanceTo(stats.steps);
@@ -326,6 +334,8 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   if (stats.sampling_rows > 0) {
     metrics_->tokens_per_step->Set(static_cast<double>(stats.sampled_tokens) / static_cast<double>(stats.sampling_rows));
   }
+  metrics_->cached_tokens->AdvanceTo(static_cast<uint64_t>(stats.cache_hit_tokens));
+  metrics_->step_tokens->Observe(stats.step_prompt_tokens + stats.step_decode_tokens);
   metrics_->step_prompt_tokens->Observe(stats.step_prompt_tokens);
   metrics_->step_decode_tokens->Observe(stats.step_decode_tokens);
   ShowStats();

@@ -45,6 +45,7 @@ struct EngineLoopOptions {
   int32_t max_waiting = 1024;        // requests that may wait for a slot; more are refused
   int32_t max_seqs = 1;              // that run at once
   int64_t stall_us = 60'000'000;     // a step that takes longer makes the health check fail
+  std::function<void()> after_step = nullptr;  // called on the loop's thread behind the events that came together
 };
 
 class EngineLoop {
@@ -70,6 +71,8 @@ class EngineLoop {
   // Cancels what is left, tells it so, and joins the thread.
   void Stop();
 
+  // Whether this is the loop's own thread.
+  bool InLoop() const { return std::this_thread::get_id() == thread_id_.load(std::memory_order_relaxed); }
   int32_t live() const { return live_.load(std::memory_order_relaxed); }
   // Ok, or why nothing goes on: the engine has failed, or a step has not ended for `stall_us` while work waits.
   Status Health() const;
@@ -110,6 +113,9 @@ class EngineLoop {
   void Deliver(uint64_t ticket, const RequestOutput& output);
   void Fail(uint64_t ticket, const Status& error);
   void FailAll(const Status& error);
+  void FlushEvents() {
+    if (options_.after_step) options_.after_step();
+  }
   void AfterStep(int64_t begin_us, int64_t end_us);
   void ShowStats();
 
@@ -130,6 +136,7 @@ class EngineLoop {
   std::atomic<uint64_t> last_ticket_{0};
   std::atomic<int64_t> progress_us_{0};  // end of the last step, or when work came to an idle engine
   std::atomic<bool> working_{false};
+  std::atomic<std::thread::id> thread_id_{};
 
   // The loop's own.
   std::unordered_map<uint64_t, Ticket> tickets_;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "server/api/json_text.h"
 #include "server/record.h"
+#include "server/request_line.h"
 
 namespace cachalot {
 namespace {
@@ -31,6 +32,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     TokenEvent event;
   };
 
+  void Refuse(const ApiError& error);
   void Enqueue(size_t choice, TokenEvent event);  // on the engine's thread
   void Drain();
   void OpenStream();
@@ -92,8 +94,7 @@ void Generation::Start() {
     context_.metrics->rejected_draining->Add();
     ApiError error = ErrorOfStatus(503, "the server is shutting down and takes no new requests");
     error.retry_after_s = 5;
-    exchange_->Respond(ErrorResponse(error));
-    return;
+    return Refuse(error);
   }
   if (const Status room = context_.loop->Reserve(count); !room.ok()) {
     ApiError error = ErrorOf(room);
@@ -103,8 +104,7 @@ void Generation::Start() {
     } else {
       error = ErrorOfStatus(503, room.message());
     }
-    exchange_->Respond(ErrorResponse(error));
-    return;
+    return Refuse(error);
   }
   const int64_t created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   const Tokenizer& tokenizer = *context_.bundle->tokenizer;
@@ -149,6 +149,11 @@ void Generation::Start() {
   if (params_.stream && context_.options.sse_keepalive_ms > 0) KeepAlive();
 }
 
+void Generation::Refuse(const ApiError& error) {
+  LogRefused(context_, exchange_->request(), error);
+  exchange_->Respond(ErrorResponse(error));
+}
+
 void Generation::Enqueue(size_t choice, TokenEvent event) {
   bool post = false;
   bool too_many = false;
@@ -158,7 +163,11 @@ void Generation::Enqueue(size_t choice, TokenEvent event) {
     queue_.push_back({choice, std::move(event)});
     post = !std::exchange(posted_, true);
   }
-  if (post) exchange_->Post([self = shared_from_this()] { self->Drain(); });
+  if (post && context_.loop->InLoop()) {
+    context_.outbox.Add(exchange_, [self = shared_from_this()] { self->Drain(); });
+  } else if (post) {
+    exchange_->Post([self = shared_from_this()] { self->Drain(); });
+  }
   if (too_many) {
     exchange_->Post([self = shared_from_this()] { self->CancelAll(); });
   }
@@ -245,6 +254,7 @@ void Generation::Handle(Choice& choice, TokenEvent event, std::string* out) {
   if (choice.finished) return;
   live_->prompt_computed = std::max<int64_t>(live_->prompt_computed, event.num_prompt_computed);
   live_->generated += static_cast<int64_t>(event.token_ids.size());
+  choice.queue_us = std::max(choice.queue_us, event.queue_us);
   choice.num_cached_tokens = std::max(choice.num_cached_tokens, event.num_cached_tokens);
   choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), event.prompt_logprobs.begin(), event.prompt_logprobs.end());
   choice.prompt_top.insert(choice.prompt_top.end(), event.prompt_top_logprobs.begin(), event.prompt_top_logprobs.end());
@@ -252,6 +262,8 @@ void Generation::Handle(Choice& choice, TokenEvent event, std::string* out) {
     if (choice.num_tokens == 0) {
       context_.metrics->first_token_seconds->Observe(static_cast<double>(event.time_us - exchange_->request().arrival_us) * 1e-6);
     }
+    if (choice.num_tokens == 0) choice.first_token_us = event.time_us;
+    choice.last_token_us = event.time_us;
     if (first_token_us_ == 0) first_token_us_ = event.time_us;
     last_token_us_ = event.time_us;
   }
@@ -405,31 +417,42 @@ void Generation::CountEnd(const Choice& choice, int64_t now_us) {
   metrics.e2e_seconds->Observe(static_cast<double>(now_us - exchange_->request().arrival_us) * 1e-6);
   metrics.request_prompt_tokens->Observe(num_prompt);
   metrics.request_generation_tokens->Observe(choice.num_tokens);
+  metrics.request_max_tokens->Observe(params_.max_tokens < 0 ? context_.facts.max_context - num_prompt : params_.max_tokens);
+  metrics.request_n->Observe(params_.n);
+  if (choice.num_tokens == 0) return;
+  const auto seconds = [](int64_t us) { return static_cast<double>(std::max<int64_t>(us, 0)) * 1e-6; };
+  const int64_t begun_us = exchange_->request().arrival_us + choice.queue_us;
+  metrics.request_prefill_seconds->Observe(seconds(choice.first_token_us - begun_us));
+  metrics.request_decode_seconds->Observe(seconds(choice.last_token_us - choice.first_token_us));
+  metrics.request_inference_seconds->Observe(seconds(choice.last_token_us - begun_us));
+  if (choice.num_tokens > 1) {
+    metrics.request_token_seconds->Observe(seconds(choice.last_token_us - choice.first_token_us) / (choice.num_tokens - 1));
+  }
 }
 
 void Generation::WriteLog() {
-  if (!context_.request_log) return;
-  const HttpRequest& request = exchange_->request();
-  const Usage usage = CountUsage();
-  const auto ms = [&](int64_t from, int64_t to) { return from == 0 || to == 0 ? 0.0 : static_cast<double>(to - from) * 1e-3; };
-  const double unix_now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::string reasons;
+  int64_t queue_us = 0;
   for (const Choice* choice : all_) {
     if (!reasons.empty()) reasons += ',';
     reasons += FinishReasonName(choice->finish_reason);
+    queue_us = std::max(queue_us, choice->queue_us);
   }
-  const int64_t gaps = usage.completion_tokens - static_cast<int64_t>(all_.size());
-  const double itl = gaps > 0 ? ms(first_token_us_, last_token_us_) * static_cast<double>(all_.size()) / static_cast<double>(gaps) : 0.0;
-  std::string line = fmt::format(
-      "{{\"event\":\"request\",\"time\":{:.3f},\"id\":{},\"path\":{},\"peer\":{},\"status\":{},\"stream\":{},\"finish_reason\":{},"
-      "\"choices\":{},\"prompt_tokens\":{},\"cached_tokens\":{},\"completion_tokens\":{},\"reasoning_tokens\":{},\"ttft_ms\":{:.3f},"
-      "\"e2e_ms\":{:.3f},\"itl_ms\":{:.3f},\"seed\":{},\"priority\":{}",
-      unix_now, JsonString(id_), JsonString(request.path), JsonString(request.peer), status_, params_.stream, JsonString(reasons),
-      all_.size(), usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens,
-      ms(request.arrival_us, first_token_us_), ms(request.arrival_us, end_us_), itl, params_.sampling.seed, params_.priority);
-  if (!params_.user.empty()) line += ",\"user\":" + JsonString(params_.user);
-  if (!error_.ok()) line += ",\"error\":" + JsonString(error_.message());
-  context_.request_log->Write(line + "}");
+  LogRequest(context_, exchange_->request(),
+             {.id = id_,
+              .status = status_,
+              .stream = params_.stream,
+              .finish_reasons = reasons,
+              .num_choices = static_cast<int64_t>(all_.size()),
+              .usage = CountUsage(),
+              .queue_us = queue_us,
+              .first_token_us = first_token_us_,
+              .last_token_us = last_token_us_,
+              .end_us = end_us_,
+              .seed = params_.sampling.seed,
+              .priority = params_.priority,
+              .user = params_.user,
+              .error = error_.ok() ? "" : error_.message()});
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ RecordedChoice ChoiceOf(const nlohmann::json& json) {
   choice.request.sampling = SamplingOf(json.at("sampling"));
   choice.request.max_tokens = json.at("max_tokens").get<int32_t>();
   choice.request.stop_strings = json.at("stop_strings").get<std::vector<std::string>>();
+  choice.request.bad_words = json.value("bad_words", std::vector<std::vector<int32_t>>());
   choice.request.stop_ids = json.at("stop_ids").get<std::vector<int32_t>>();
   choice.request.min_tokens = json.value("min_tokens", 0);
   choice.request.include_stop = json.value("include_stop", false);
@@ -79,6 +80,7 @@ std::string RecordLine(const std::string& id, const HttpRequest& request, int64_
                     {"sampling", ToJson(asked.sampling)},
                     {"max_tokens", asked.max_tokens},
                     {"stop_strings", asked.stop_strings},
+                    {"bad_words", asked.bad_words},
                     {"stop_ids", asked.stop_ids},
                     {"min_tokens", asked.min_tokens},
                     {"include_stop", asked.include_stop},

@@ -13,6 +13,7 @@ TEST(Record, RoundTrip) {
   request.max_tokens = 7;
   request.stop_strings = {"ü\n"};
   request.stop_ids = {9};
+  request.bad_words = {{7}, {8, 9}};
   Choice choice;
   choice.token_ids = {5, 6};
   choice.text = "ab\xff";
@@ -32,6 +33,7 @@ TEST(Record, RoundTrip) {
   EXPECT_EQ(read->choices[0].request.sampling.seed, request.sampling.seed);
   EXPECT_EQ(read->choices[0].request.sampling.temperature, 0.7f);
   EXPECT_EQ(read->choices[0].request.stop_strings, request.stop_strings);
+  EXPECT_EQ(read->choices[0].request.bad_words, request.bad_words);
   EXPECT_EQ(read->choices[0].token_ids, choice.token_ids);
   EXPECT_EQ(read->choices[0].finish_reason, "length");
 }

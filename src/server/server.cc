@@ -114,7 +114,8 @@ Status Server::Serve(ModelBundle* bundle, Engine* engine, const ExecutorInfo& in
   context->loop = std::make_unique<EngineLoop>(engine, info, context->metrics.get(),
                                                EngineLoopOptions{.max_waiting = context->options.max_waiting,
                                                                  .max_seqs = info.max_seqs,
-                                                                 .stall_us = int64_t{context->options.stall_ms} * 1000});
+                                                                 .stall_us = int64_t{context->options.stall_ms} * 1000,
+                                                                 .after_step = [context] { context->outbox.Flush(); }});
   context->loaded.store(true, std::memory_order_release);
   return Status::Ok();
 }

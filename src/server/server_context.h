@@ -15,6 +15,7 @@
 #include "server/api/reply.h"
 #include "server/engine_loop.h"
 #include "server/http/http_server.h"
+#include "server/outbox.h"
 #include "server/request_log.h"
 #include "server/server_metrics.h"
 
@@ -74,6 +75,7 @@ struct ServerContext {
   ModelBundle* bundle = nullptr;
   MetricRegistry registry;
   std::unique_ptr<ServerMetrics> metrics;
+  Outbox outbox;                              // of the loop's thread, which outlives nothing above
   std::unique_ptr<EngineLoop> loop;
   std::unique_ptr<LineWriter> request_log;    // may be null
   std::unique_ptr<LineWriter> recorder;       // may be null

@@ -47,11 +47,16 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
   tokens_per_step = r->AddGauge("cachalot:tokens_per_sequence_step", "Tokens that a step brings a sequence that decodes, on average so far.");
   prompt_tokens = r->AddCounter("cachalot:prompt_tokens_total", "Prompt tokens of requests that were begun.");
   r->Alias("cachalot:prompt_tokens_total", "vllm:prompt_tokens_total");
+  cached_tokens = r->AddCounter("cachalot:prompt_tokens_cached_total", "Of them, those that came from the prefix cache.");
+  r->Alias("cachalot:prompt_tokens_cached_total", "vllm:prompt_tokens_cached_total");
   generation_tokens = r->AddCounter("cachalot:generation_tokens_total", "Tokens generated.");
   r->Alias("cachalot:generation_tokens_total", "vllm:generation_tokens_total");
   step_seconds = r->AddHistogram("cachalot:step_seconds", "Time of one step, host and device.", LatencyEdges());
   step_host_seconds = r->AddHistogram(
       "cachalot:step_host_seconds", "Of a step, what the host did beside waiting for the device or computing in its place.", LatencyEdges());
+  step_launch_seconds = r->AddHistogram("cachalot:step_launch_seconds", "Of a step, what its launch took (on a CPU: the step itself).", LatencyEdges());
+  step_tokens = r->AddHistogram("cachalot:step_tokens", "Tokens of one step.", SizeEdges(info.max_step_tokens));
+  r->Alias("cachalot:step_tokens", "vllm:iteration_tokens_total");
   step_prompt_tokens = r->AddHistogram("cachalot:step_prompt_tokens", "Prompt tokens of one step.", SizeEdges(info.max_step_tokens));
   step_decode_tokens = r->AddHistogram("cachalot:step_decode_tokens", "Decoded tokens of one step.", SizeEdges(info.max_step_tokens));
   queue_seconds = r->AddHistogram("cachalot:request_queue_time_seconds", "From a request's arrival at the engine to its first step.", LatencyEdges());
@@ -73,6 +78,23 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
   request_generation_tokens =
       r->AddHistogram("cachalot:request_generation_tokens", "Tokens that a request generated.", SizeEdges(max_tokens));
   r->Alias("cachalot:request_generation_tokens", "vllm:request_generation_tokens");
+  r->Alias("cachalot:request_generation_tokens", "vllm:request_max_num_generation_tokens");
+  request_max_tokens = r->AddHistogram("cachalot:request_max_tokens", "Tokens that a request may generate.", SizeEdges(max_tokens));
+  r->Alias("cachalot:request_max_tokens", "vllm:request_params_max_tokens");
+  request_n = r->AddHistogram("cachalot:request_n", "Answers that a request wants.", SizeEdges(1000));
+  r->Alias("cachalot:request_n", "vllm:request_params_n");
+  request_prefill_seconds = r->AddHistogram("cachalot:request_prefill_time_seconds", "From a request's first step to its first token.", LatencyEdges());
+  r->Alias("cachalot:request_prefill_time_seconds", "vllm:request_prefill_time_seconds");
+  request_decode_seconds = r->AddHistogram("cachalot:request_decode_time_seconds", "From a request's first token to its last.", LatencyEdges());
+  r->Alias("cachalot:request_decode_time_seconds", "vllm:request_decode_time_seconds");
+  request_inference_seconds = r->AddHistogram("cachalot:request_inference_time_seconds", "From a request's first step to its last token.", LatencyEdges());
+  r->Alias("cachalot:request_inference_time_seconds", "vllm:request_inference_time_seconds");
+  request_token_seconds = r->AddHistogram("cachalot:request_time_per_output_token_seconds", "A request's mean time between two tokens.", LatencyEdges());
+  r->Alias("cachalot:request_time_per_output_token_seconds", "vllm:request_time_per_output_token_seconds");
+  // Routers ask for it; there are no adapters.
+  r->AddGauge("cachalot:lora_requests_info", "Adapters in use, as labels: none.",
+              {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
+  r->Alias("cachalot:lora_requests_info", "vllm:lora_requests_info");
   prefix_queries = r->AddCounter("cachalot:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.");
   r->Alias("cachalot:prefix_cache_queries_total", "vllm:prefix_cache_queries_total");
   prefix_hits = r->AddCounter("cachalot:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.");

@@ -34,9 +34,12 @@ struct ServerMetrics {
   Gauge* tokens_per_step;
   void AddDraftPositions(size_t count);
   Counter* prompt_tokens;
+  Counter* cached_tokens;
   Counter* generation_tokens;
   Histogram* step_seconds;
   Histogram* step_host_seconds;
+  Histogram* step_launch_seconds;
+  Histogram* step_tokens;
   Histogram* step_prompt_tokens;
   Histogram* step_decode_tokens;
   Histogram* queue_seconds;
@@ -46,6 +49,12 @@ struct ServerMetrics {
   Histogram* e2e_seconds;
   Histogram* request_prompt_tokens;
   Histogram* request_generation_tokens;
+  Histogram* request_max_tokens;
+  Histogram* request_n;
+  Histogram* request_prefill_seconds;
+  Histogram* request_decode_seconds;
+  Histogram* request_inference_seconds;
+  Histogram* request_token_seconds;
   Counter* finished_stop;
   Counter* finished_length;
   Counter* finished_abort;

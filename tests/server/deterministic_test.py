@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """serve --deterministic: what a request gets does not depend on who is asked beside it, on the prefix cache, on how prompts
-are cut, or on who was preempted how often.
+are cut, or on who was preempted how often. And without --deterministic it does only from where two tokens were nearly
+as likely on.
 
 usage: deterministic_test.py PATH/TO/cachalot [--model FILE|FOLDER] [--full] [--concurrency 1,8,64]
 Without --model two tiny generated models serve. --full tries every combination, otherwise each setting is tried with each
-value of the others once.
+value of the others once. A long matrix can be done in pieces: --combination 0 to 7, with the lone answers kept in --wanted.
 """
 
 import argparse
 import http.client
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 TIMEOUT = 600
 NUM_REQUESTS = 64
+MARGIN = 0.05  # in log-probability
 
 
 def requests_of(out_tokens):
@@ -40,7 +43,7 @@ def requests_of(out_tokens):
 class Served:
     def __init__(self, program, model, *flags):
         self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([program, "serve", *model, "--port", "0", "--deterministic", "--max-num-seqs", "64", "-c",
+        self.process = subprocess.Popen([program, "serve", *model, "--port", "0", "--max-num-seqs", "64", "-c",
                                          "256", "--request-log=", *map(str, flags)], stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=self.errors)
         end = time.monotonic() + TIMEOUT
@@ -75,23 +78,59 @@ class Served:
             sys.exit(f"the server ended badly:\n{self.log()}")
 
 
-def combinations(full):
+def combinations(full, only):
     """(prefix cache, how preemption goes, chunk)"""
     every = list(itertools.product((True, False), ("recompute", "swap"), (16, 512)))
+    if only is not None:
+        return [every[only]]
     # Of the eight the four in which every two settings meet once.
     return every if full else [c for c in every if (c[0] + (c[1] == "swap") + (c[2] == 16)) % 2 == 0]
 
 
+def margins(choice):
+    """Of each generated token, how much more likely the best one was than the next."""
+    tops = choice["logprobs"]["top_logprobs"][-len(choice["token_ids"]):]
+    # Two tokens with the same text are one entry: nothing is known then.
+    return [top[0] - top[1] if len(top) > 1 else 0 for top in (sorted(top.values(), reverse=True) for top in tops)]
+
+
+def check_free(program, model, asked, wanted, args):
+    served = Served(program, model, "--kv-tokens", args.kv_tokens)
+    compared = different = 0
+    for body, got, want in zip(asked, served.answers(asked, max(args.concurrency)), wanted):
+        if body["temperature"] > 0 or "frequency_penalty" in body:
+            continue
+        for mine, choice in zip(got, want):
+            compared += 1
+            pairs = enumerate(zip(mine["token_ids"], choice["token_ids"]))
+            first = next((i for i, (a, b) in pairs if a != b), None)
+            if first is None:
+                continue
+            different += 1
+            least = min(margins(choice)[:first + 1])
+            if least > MARGIN:
+                sys.exit(f"{model}, not deterministic: token {first} of an answer to {body} is another, and no margin before was below {least}")
+    served.stop()
+    print(f"{' '.join(model)} without --deterministic: {compared} greedy answers, {different} go another way, none before a margin of {MARGIN}")
+
+
 def check(program, model, args):
     asked = requests_of(args.out_tokens)
-    alone = Served(program, model, "--no-enable-prefix-caching")
-    wanted = alone.answers(asked, 1)
-    alone.stop()
+    if args.wanted and os.path.exists(args.wanted):
+        with open(args.wanted, encoding="utf-8") as kept:
+            wanted = json.load(kept)
+    else:
+        alone = Served(program, model, "--deterministic", "--no-enable-prefix-caching")
+        wanted = alone.answers(asked, 1)
+        alone.stop()
+        if args.wanted:
+            with open(args.wanted, "w", encoding="utf-8") as kept:
+                json.dump(wanted, kept)
     moved = {"recompute": 0, "swap": 0}
     cached = 0
-    for cache, how, chunk in combinations(args.full):
+    for cache, how, chunk in combinations(args.full, args.combination):
         # Room for some twelve of the sixty-four.
-        flags = ["--kv-tokens", args.kv_tokens, "--prefill-chunk", chunk, "--preemption-mode", how]
+        flags = ["--deterministic", "--kv-tokens", args.kv_tokens, "--prefill-chunk", chunk, "--preemption-mode", how]
         flags += ["--swap-tokens", 1 << 14] if how == "swap" else []
         flags += [] if cache else ["--no-enable-prefix-caching"]
         served = Served(program, model, *flags)
@@ -105,8 +144,10 @@ def check(program, model, args):
         cached += status["cache_hit_tokens"]
         served.stop()
         print(f"{' '.join(model)} cache {cache}, {how}, chunk {chunk}: the same at {args.concurrency} at once; {told}", flush=True)
+    if args.combination is None:
+        check_free(program, model, asked, wanted, args)
     # How many depends on who came when; none at all would prove nothing.
-    if max(args.concurrency) >= 64 and (0 in moved.values() or cached == 0):
+    if args.combination is None and max(args.concurrency) >= 64 and (0 in moved.values() or cached == 0):
         sys.exit(f"{model}: preemptions {moved}, {cached} tokens from the cache: this proves nothing")
 
 
@@ -115,6 +156,8 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--model", help="instead of tiny generated ones")
     parser.add_argument("--full", action="store_true")
+    parser.add_argument("--combination", type=int, choices=range(8), help="only this one of the full matrix")
+    parser.add_argument("--wanted", help="file that keeps the lone answers")
     parser.add_argument("--concurrency", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8, 64])
     parser.add_argument("--out-tokens", type=int, default=60)
     parser.add_argument("--kv-tokens", type=int, default=640)

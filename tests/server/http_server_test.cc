@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -217,6 +218,91 @@ TEST_F(HttpServerTest, AClientThatGoesIsNoticed) {
   }
   WaitFor([&] { return closed_ == 1; });
   WaitFor([&] { return server_->counters().connections <= 1; });
+}
+
+// Both send the same; what they do with what comes then tells them apart.
+TEST_F(HttpServerTest, AClientThatEndsItsSideGetsItsAnswer) {
+  Start();
+  SocketClient whole(port());
+  whole.Send("GET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
+  whole.CloseSending();
+  EXPECT_THAT(whole.ReadUntil("\r\n\r\n"), testing::StartsWith("HTTP/1.1 100 Continue\r\n"));
+  WaitFor([&] { return held_ == 1; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(closed_, 0);
+  hold_[0]->Post([exchange = hold_[0]] { exchange->Respond({.body = "late"}); });
+  const std::string response = whole.ReadToEnd();
+  EXPECT_EQ(StatusOf(response), 200);
+  EXPECT_THAT(response, HasSubstr("Connection: close"));
+  EXPECT_EQ(BodyOf(response), "late");
+  // The next request may have come with it.
+  SocketClient two(port());
+  two.Send(PostText("/echo", "one") + PostText("/echo", "two"));
+  two.CloseSending();
+  EXPECT_THAT(two.ReadToEnd(), testing::AllOf(HasSubstr("POST /echo one"), HasSubstr("POST /echo two")));
+  // Whoever is gone is noticed for those behind it too.
+  {
+    SocketClient gone(port());
+    gone.Send("GET /stream HTTP/1.1\r\nHost: t\r\n\r\nGET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
+    gone.Close();
+  }
+  WaitFor([&] { return closed_ == 1; });
+  closed_ = 0;
+  held_ = 1;
+  SocketClient stream(port());
+  stream.Send("GET /stream HTTP/1.1\r\nHost: t\r\n\r\n");
+  stream.CloseSending();
+  EXPECT_THAT(stream.ReadToEnd(), testing::EndsWith("\r\n0\r\n\r\n"));
+  // HTTP/1.0 knows nothing that could be sent before the answer.
+  SocketClient old(port());
+  old.Send("GET /hold HTTP/1.0\r\n\r\n");
+  WaitFor([&] { return held_ == 2; });
+  old.CloseSending();
+  WaitFor([&] { return closed_ == 1; });
+}
+
+TEST_F(HttpServerTest, QuietStreamsAskWhoIsThere) {
+  Start();
+  for (const bool there : {true, false}) {
+    const int closed = closed_;
+    auto client = std::make_unique<SocketClient>(port());
+    client->Send("GET /hold HTTP/1.1\r\nHost: t\r\n\r\n");
+    WaitFor([&] { return held_ == (there ? 1 : 2); });
+    const std::shared_ptr<Exchange> exchange = hold_.back();
+    exchange->Post([exchange] {
+      exchange->on_half_closed = [exchange = exchange.get()] { exchange->Write("are you there?"); };
+      exchange->StartStream({.content_type = "text/event-stream"});
+    });
+    client->ReadUntil("\r\n\r\n");
+    if (there) {
+      client->CloseSending();
+      EXPECT_THAT(client->ReadUntil("?"), HasSubstr("are you there?"));
+      EXPECT_EQ(closed_, closed);
+      exchange->Post([exchange] { exchange->EndStream(); });
+      EXPECT_TRUE(client->WaitForEnd(5000));
+    } else {
+      client.reset();
+      WaitFor([&] { return closed_ == closed + 1; });
+    }
+  }
+}
+
+TEST_F(HttpServerTest, CertificatesThatAreNone) {
+  const std::string dir = testing::TempDir();
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(dir + name) << text;
+    return dir + name;
+  };
+  const auto error = [](const std::string& cert, const std::string& key) {
+    const auto server = HttpServer::Start({.port = 0, .ssl_cert_file = cert, .ssl_key_file = key}, [](std::shared_ptr<Exchange>) {},
+                                          [](int, std::string_view) { return ""; });
+    return server.ok() ? "" : server.status().message();
+  };
+  const std::string nothing = write("empty.pem", "");
+  const std::string noise = write("noise.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+  EXPECT_THAT(error("/no/such.pem", nothing), HasSubstr("/no/such.pem"));
+  EXPECT_THAT(error(nothing, nothing), HasSubstr("--ssl-cert-file " + nothing));
+  EXPECT_THAT(error(noise, nothing), HasSubstr("--ssl-cert-file " + noise));
 }
 
 TEST_F(HttpServerTest, AReaderThatDoesNotReadIsGivenUp) {

@@ -1,17 +1,8 @@
-// The whole server on a tiny generated model, in this process: what the engine's thread and the connections' threads do to
-// each other.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <thread>
+// What the engine's thread and the connections' threads do to each other: answers over real sockets.
+#include <algorithm>
 #include <vector>
 
-#include "base/fault.h"
-#include "runtime/runtime.h"
-#include "server/server.h"
-#include "socket_client.h"
+#include "serve_socket_testing.h"
 #include "tokenizer/tokenizer.h"
 
 namespace cachalot {
@@ -20,54 +11,9 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-class ServeSocketTest : public testing::Test {
- protected:
-  void Start(ServerOptions options = {}, int32_t max_seqs = 4, int32_t context = 256, const char* spec = "tiny-llama") {
-    ModelOptions model;
-    model.dummy = spec;
-    model.num_threads = 1;
-    model.context = context;
-    model.max_seqs = max_seqs;
-    Result<ModelBundle> bundle = OpenModel(model);
-    ASSERT_TRUE(bundle.ok()) << bundle.status().ToString();
-    bundle_ = std::make_unique<ModelBundle>(std::move(*bundle));
-    info_ = bundle_->runtime->info();
-    auto engine = Engine::Create(bundle_->runtime.get(), bundle_->tokenizer.get(), {});
-    ASSERT_TRUE(engine.ok());
-    engine_ = std::move(*engine);
-    options.http.port = 0;
-    options.default_name = "tiny";
-    options.request_log = "";
-    auto server = Server::Start(std::move(options), bundle_.get(), engine_.get(), info_);
-    ASSERT_TRUE(server.ok()) << server.status().ToString();
-    server_ = std::move(*server);
-  }
-  void TearDown() override {
-    if (server_) server_->Stop();
-  }
-  int port() const { return server_->port(); }
-  static std::string Completion(const char* more) { return PostText("/v1/completions", std::string(R"({"prompt":"taneba")") + more + "}"); }
-  json Complete(const char* more) { return json::parse(BodyOf(Ask(port(), Completion(more))), nullptr, false); }
-  int64_t Blocks() {
-    int64_t used = 0;
-    for (const int32_t blocks : server_->context().loop->GetSnapshot().stats.kv_blocks_used) used += blocks;
-    return used;
-  }
-  void WaitFor(const std::function<bool()>& condition, const char* what) {
-    for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_TRUE(condition()) << what;
-  }
-  void WaitUntilAtRest() {
-    WaitFor([&] { return server_->context().live.size() == 0; }, "no live requests");
-    WaitFor([&] { return server_->context().loop->live() == 0; }, "no places taken");
-    WaitFor([&] { return Blocks() == 0; }, "no KV blocks in use");
-  }
-
-  std::unique_ptr<ModelBundle> bundle_;
-  ExecutorInfo info_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Server> server_;
-};
+bool IsAscii(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= 32 && c < 127; });
+}
 
 TEST_F(ServeSocketTest, StreamAndWholeAnswerAgree) {
   Start();
@@ -122,6 +68,37 @@ TEST_F(ServeSocketTest, ChoicesBelongToTheirPrompts) {
   };
   EXPECT_GE(sum(best["choices"][0]), sum(best["choices"][1]));
   EXPECT_EQ(best["usage"]["completion_tokens"], 24);
+}
+
+TEST_F(ServeSocketTest, BadWordsAreNotSaid) {
+  Start({}, 4);
+  const std::string ask = R"(,"max_tokens":40,"seed":11,"ignore_eos":true,"return_token_ids":true)";
+  const std::string text = Complete(ask.c_str())["choices"][0]["text"];
+  std::vector<std::string> words;  // pieces of what it would say
+  for (size_t at = 4; at + 3 <= text.size() && words.size() < 6; at += 7) {
+    const json piece = text.substr(at, 3);
+    if (!piece.get<std::string>().empty() && IsAscii(piece.get<std::string>())) words.push_back(piece.get<std::string>());
+  }
+  ASSERT_FALSE(words.empty()) << text;
+  const std::string more = ask + ",\"bad_words\":" + json(words).dump();
+  const json alone = Complete(more.c_str());
+  ASSERT_TRUE(alone.contains("choices")) << alone.dump();
+  const std::vector<int32_t> said = alone["choices"][0]["token_ids"];
+  EXPECT_EQ(said.size(), 40u);
+  for (const std::string& word : words) {
+    const auto ids = *bundle_->tokenizer->Encode(word, {.add_special = false});
+    EXPECT_EQ(std::search(said.begin(), said.end(), ids.begin(), ids.end()), said.end()) << word;
+  }
+  // Others beside it change nothing.
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] {
+      if (i % 2) Complete(ask.c_str());
+      else EXPECT_EQ(Complete(more.c_str())["choices"], alone["choices"]);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  WaitUntilAtRest();
 }
 
 TEST_F(ServeSocketTest, EchoWithLogprobs) {
@@ -348,40 +325,6 @@ TEST_F(ServeSocketTest, RoutesThatAreNot) {
   EXPECT_EQ(StatusOf(Ask(port(), "GET /web/../server.cc HTTP/1.1\r\nHost: t\r\n\r\n")), 404);
 }
 
-TEST_F(ServeSocketTest, DrainFinishesWhatRuns) {
-  Start();
-  SocketClient running(port());
-  running.Send(Completion(R"(,"max_tokens":200,"ignore_eos":true,"stream":true)"));
-  running.ReadUntil("data: ");
-  server_->BeginDrain();
-  const std::string refused = Ask(port(), Completion(""));
-  EXPECT_EQ(StatusOf(refused), 503);
-  EXPECT_THAT(refused, HasSubstr("Connection: close"));
-  EXPECT_EQ(StatusOf(Ask(port(), "GET /ready HTTP/1.1\r\nHost: t\r\n\r\n")), 503);
-  EXPECT_EQ(StatusOf(Ask(port(), "GET /health HTTP/1.1\r\nHost: t\r\n\r\n")), 200);
-  EXPECT_THAT(running.ReadUntil("data: [DONE]"), HasSubstr("\"length\""));
-  WaitFor([&] { return server_->idle(); }, "idle");
-}
-
-TEST_F(ServeSocketTest, StopTellsWhatIsLeft) {
-  Start({}, 4, 2048, "tiny-deepseek-v3");
-  SocketClient stream(port());
-  stream.Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true,"stream":true)"));
-  stream.ReadUntil("data: ");
-  std::vector<std::unique_ptr<SocketClient>> waiting;
-  for (int i = 0; i < 12; ++i) {
-    waiting.push_back(std::make_unique<SocketClient>(port()));
-    waiting.back()->Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true)"));
-  }
-  WaitFor([&] { return server_->context().loop->live() == 13; }, "thirteen live");
-  server_->Stop();
-  EXPECT_THAT(stream.ReadToEnd(), HasSubstr("data: [DONE]"));
-  for (auto& client : waiting) {
-    const std::string response = client->ReadResponse();
-    EXPECT_TRUE(StatusOf(response) == 503 || StatusOf(response) == 200) << response;
-  }
-}
-
 TEST_F(ServeSocketTest, MetricsMove) {
   Start({.vllm_metrics = true});
   const auto metric = [&](const std::string& name) {
@@ -447,42 +390,6 @@ TEST_F(ServeSocketTest, TheCacheIsShownPinnedAndFlushed) {
   EXPECT_EQ(post("one", {{"action", "melt"}})["error"]["param"], "action");
   EXPECT_EQ(post("one", {{"action", "pin"}})["error"]["param"], "prompt");
   EXPECT_EQ(post("one", {{"action", "pin"}, {"prompt", {1, -1}}})["error"]["param"], "prompt[1]");
-}
-
-TEST_F(ServeSocketTest, LateRequestsEndWithAnError) {
-  Start({.deadline_us = 20'000}, 2, 2048, "tiny-deepseek-v3");
-  const std::string late = Ask(port(), Completion(R"(,"max_tokens":2000,"ignore_eos":true)"));
-  EXPECT_EQ(StatusOf(late), 504) << late;
-  EXPECT_THAT(late, HasSubstr("deadline_exceeded"));
-  WaitUntilAtRest();
-}
-
-TEST_F(ServeSocketTest, FaultsOfTheDeviceEndRequestsAndNotTheServer) {
-  Start();
-  int failed = 0;
-  {
-    const ScopedFault fault("device.op", 3, 4);
-    for (int i = 0; i < 12; ++i) {
-      const std::string whole = Ask(port(), Completion(R"(,"max_tokens":6,"ignore_eos":true)"));
-      EXPECT_TRUE(StatusOf(whole) == 200 || StatusOf(whole) == 500) << whole;
-      failed += StatusOf(whole) == 500;
-    }
-  }
-  EXPECT_GE(failed, 1);
-  {
-    const ScopedFault fault("device.op", 4, 1);
-    SocketClient stream(port());
-    stream.Send(Completion(R"(,"max_tokens":100,"ignore_eos":true,"stream":true)"));
-    const std::string text = stream.ReadUntil("data: [DONE]");
-    EXPECT_THAT(text, HasSubstr("\"error\""));
-    EXPECT_THAT(text, HasSubstr("data: [DONE]"));
-  }
-  {
-    const ScopedFault slow("net.slow", 0, 20);
-    EXPECT_EQ(StatusOf(Ask(port(), Completion(""))), 200);
-  }
-  EXPECT_EQ(StatusOf(Ask(port(), "GET /health HTTP/1.1\r\nHost: t\r\n\r\n")), 200);
-  WaitUntilAtRest();
 }
 
 TEST_F(ServeSocketTest, ManyStreamsAtOnceGiveWhatOneGives) {

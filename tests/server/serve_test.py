@@ -6,17 +6,22 @@ The client is looked for where tools/setup.sh clients puts it (build/clients) an
 it its tests are skipped, and the last line counts them.
 """
 
+import contextlib
 import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +45,7 @@ class Served:
                                         stdout=subprocess.DEVNULL, stderr=self.errors)
         end = time.monotonic() + TIMEOUT
         while True:
-            found = re.search(r"http://127\.0\.0\.1:(\d+)/", self.log())
+            found = re.search(r"https?://127\.0\.0\.1:(\d+)/", self.log())
             if found:
                 break
             assert self.process.poll() is None and time.monotonic() < end, self.log()
@@ -279,6 +284,34 @@ class PlainHttp(Base):
         self.assertEqual((line["status"], line["completion_tokens"], line["seed"], line["finish_reason"]), (200, 3, 77, "length"))
         self.assertGreater(line["e2e_ms"], 0)
 
+    def test_refused_requests_are_in_the_log(self):
+        status, answer = self.served.json("POST", "/v1/chat/completions", {"messages": [], "temperature": "x" * 2000})
+        self.assertEqual(status, 400)
+        self.served.wait(lambda: any(line["status"] == 400 for line in self.served.request_lines()), "no line")
+        line = next(line for line in self.served.request_lines() if line["status"] == 400)
+        self.assertEqual(line["path"], "/v1/chat/completions")
+        self.assertIn("temperature", line["error"] + answer["error"]["message"])
+        self.assertLess(len(json.dumps(line)), 1000)
+
+    def test_what_dashboards_ask_for(self):
+        self.served.json("POST", "/v1/completions", {"prompt": "ta", "max_tokens": 3, "ignore_eos": True})
+        self.served.at_rest()
+        _, text = self.served.ask("GET", "/metrics")
+        names = {re.split(r"[{ ]", line)[0] for line in text.decode().splitlines() if line.startswith("vllm:")}
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "lora_requests_info", "cache_config_info",
+                     "prefix_cache_queries_total", "prefix_cache_hits_total", "num_preemptions_total", "prompt_tokens_total",
+                     "prompt_tokens_cached_total", "generation_tokens_total", "request_success_total", "iteration_tokens_total_sum",
+                     *(f"{histogram}_{part}" for part in ("bucket", "sum", "count") for histogram in (
+                         "time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds",
+                         "e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds",
+                         "request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens", "request_generation_tokens",
+                         "request_max_num_generation_tokens", "request_params_n", "request_params_max_tokens"))):
+            self.assertIn(f"vllm:{name}", names)
+        for line in text.decode().splitlines():
+            if line.startswith("vllm:"):
+                self.assertIn('model_name="one"', line)
+                self.assertIn('engine="0"', line)
+
     def test_invalid_utf8_from_the_model(self):
         # Every byte that a byte-level vocabulary has, forced one after the other.
         ids = [self.served.json("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})[1]["tokens"][0] for text in ("ü", "😀", "한")]
@@ -383,6 +416,11 @@ class Lifecycle(unittest.TestCase):
             served.close()
             record = Path(folder) / "requests.jsonl"
             self.assertEqual(len(record.read_text().splitlines()), 8)
+            again = Served("-c", 512)
+            done = self.run_program("bench", "serve", "--base-url", f"http://127.0.0.1:{again.port}", "--dataset", "trace", "--dataset-path", record,
+                                    "--concurrency", "3", "--json")
+            again.close()
+            self.assertEqual(json.loads(done.stdout)["completed"], 8, done.stderr)
             for more in (("--max-num-seqs", "1"), ("--speed", "2")):
                 done = self.run_program("replay", folder, "--dummy", "tiny-llama", "--deterministic", "-c", "512", *more)
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
@@ -413,6 +451,138 @@ class Lifecycle(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("404", done.stderr)
         served.close()
+
+
+def certificate(folder, name="own", *more):
+    """FOLDER/NAME.pem and NAME-key.pem for localhost, made by the openssl program."""
+    cert, key = Path(folder) / f"{name}.pem", Path(folder) / f"{name}-key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost", *more], check=True, capture_output=True)
+    return cert, key
+
+
+@unittest.skipIf(shutil.which("openssl") is None, "there is no openssl program to make a certificate with")
+class Tls(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.cert, cls.key = certificate(cls.folder.name)
+        cls.served = Served("--ssl-certfile", cls.cert, "--ssl-keyfile", cls.key, "-c", 2048, model=("--dummy", "tiny-deepseek-v3"))
+        cls.context = ssl.create_default_context(cafile=cls.cert)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.served.stop()
+        cls.served.close()
+        cls.folder.cleanup()
+        assert code == 0, code
+
+    def connect(self, context=None):
+        plain = socket.create_connection(("127.0.0.1", self.served.port), timeout=TIMEOUT)
+        return (context or self.context).wrap_socket(plain, server_hostname="localhost")
+
+    @staticmethod
+    def post(body):
+        data = json.dumps(body).encode()
+        return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data
+
+    def status(self):
+        connection = http.client.HTTPSConnection("localhost", self.served.port, timeout=TIMEOUT, context=self.context)
+        connection.request("GET", "/status")
+        status = json.loads(connection.getresponse().read())
+        connection.close()
+        return status
+
+    def test_requests_on_one_connection(self):
+        self.assertIn("https://", self.served.log())
+        connection = http.client.HTTPSConnection("localhost", self.served.port, timeout=TIMEOUT, context=self.context)
+        for size in (1, 100_000, 3):
+            connection.request("POST", "/tokenize", json.dumps({"content": "ta " * size}))
+            self.assertGreaterEqual(json.loads(connection.getresponse().read())["count"], size)
+        connection.close()
+
+    def test_streams(self):
+        texts = []
+
+        def one():
+            with self.connect() as stream:
+                stream.sendall(self.post({"prompt": "taneba", "max_tokens": 60, "seed": 3, "ignore_eos": True, "stream": True}))
+                got = b""
+                while not got.endswith(b"\r\n0\r\n\r\n"):
+                    piece = stream.recv(1 << 16)
+                    if not piece:
+                        break
+                    got += piece
+                texts.append(re.sub(rb'"(id|created)": ?("[^"]*"|\d+)', b"", b"".join(re.findall(rb"data: .*", got))))
+        threads = [threading.Thread(target=one) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(texts), 24)
+        self.assertTrue(all(text.endswith(b"[DONE]") for text in texts))
+        self.assertEqual(len(set(texts)), 1)
+
+    def test_a_client_that_goes(self):
+        for stream in (True, False):
+            for politely in (True, False):  # with TLS's own end, and without
+                connection = self.connect()
+                connection.sendall(self.post({"prompt": "ta", "max_tokens": 2000, "ignore_eos": True, "stream": stream, "n": 4}))
+                self.served.wait(lambda: self.status()["running"] > 0, "not running")
+                before = self.status()["generated_tokens"]
+                if politely:
+                    connection.setblocking(False)
+                    with contextlib.suppress(OSError, ValueError):
+                        connection.unwrap()
+                connection.close()
+                self.served.wait(lambda: self.status()["live_requests"] == 0, "not cancelled")
+                self.assertLess(self.status()["generated_tokens"] - before, 8000)
+
+    def test_other_languages(self):
+        plain = socket.create_connection(("127.0.0.1", self.served.port), timeout=TIMEOUT)
+        plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        self.assertIn(b"400 Bad Request", plain.recv(1 << 16))
+        plain.close()
+        plain = socket.create_connection(("127.0.0.1", self.served.port), timeout=TIMEOUT)
+        plain.sendall(b"\x16\x03\x01\x00\x05hello" + os.urandom(500))
+        while plain.recv(1 << 16):
+            pass
+        plain.close()
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.load_verify_locations(self.cert)
+        with contextlib.suppress(ValueError, DeprecationWarning), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+            with self.assertRaises(OSError):
+                self.connect(old)
+        with self.assertRaises(ssl.SSLCertVerificationError):
+            self.connect(ssl.create_default_context())
+        self.assertEqual(self.status()["live_requests"], 0)
+
+    def test_bench_serve(self):
+        base = (PROGRAM, "bench", "serve", "--base-url", f"https://localhost:{self.served.port}/v1", "-n", "6", "--concurrency", "2", "--input-len", "5",
+                "--vocab-size", "300", "--output-len", "4", "--json")
+        done = subprocess.run([*base, "--ca-file", self.cert], capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        report = json.loads(done.stdout)
+        self.assertEqual((report["completed"], report["prompt_tokens"], report["output_tokens"]), (6, 30, 24))
+        done = subprocess.run(base, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("certificate", done.stderr)
+
+    def test_what_is_no_certificate(self):
+        other, other_key = certificate(self.folder.name, "other")
+        locked = Path(self.folder.name) / "locked.pem"
+        subprocess.run(["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", self.key, "-out", locked], check=True, capture_output=True)
+        for args, told in (((self.cert, None), "go together"), ((None, self.key), "go together"), (("/no/such", self.key), "/no/such"),
+                           ((self.cert, "/no/such"), "/no/such"), ((self.key, self.key), "no PEM certificate"), ((self.cert, self.cert), "no PEM key"),
+                           ((self.cert, other_key), "is not the key of"), ((other, self.key), "is not the key of"), ((self.cert, locked), "passphrase")):
+            flags = [part for name, value in zip(("--ssl-cert-file", "--ssl-key-file"), args) if value for part in (name, str(value))]
+            done = subprocess.run([PROGRAM, "serve", "--dummy", "tiny-llama", "--port", "0", *flags], capture_output=True, text=True, timeout=TIMEOUT,
+                                  stdin=subprocess.DEVNULL)
+            self.assertNotEqual(done.returncode, 0, flags)
+            self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+            self.assertIn(told, done.stderr)
 
 
 def main():

@@ -52,6 +52,7 @@ TEST(Policies, PriorityIsWorthSomeWaitingAndNoMore) {
       Sequence better(2 + i, Spec(-2));
       better.added_us = static_cast<int64_t>(i) * 1'000'000;
       better.num_prompt = 1000;
+      better.tokens.resize(1010);  // what it has had when it leaves
       better.max_total = 1010;
       policy->OnAdd(&better);
       passed = !policy->Before(better, worse);

@@ -264,6 +264,7 @@ std::optional<ApiError> ParseChatRequest(const ChatJson& body, const ModelBundle
   if (auto error = CheckTextBytes(facts, prompt.text.size(), "messages")) return error;
   params->prompts.resize(1);
   if (auto error = EncodeChat(prompt, bundle, &params->prompts[0].ids)) return error;
+  if (auto error = TokenizeBadWords(*bundle.tokenizer, params)) return error;
   TruncatePrompts(facts, *bundle.tokenizer, params);
   if (tools.any() && tools.choice != ToolRequest::kAuto) {
     if (auto error = ForceCall(tools, bundle, params)) return error;

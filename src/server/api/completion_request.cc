@@ -109,6 +109,7 @@ std::optional<ApiError> ParseCompletionRequest(const ChatJson& body, const Model
     return error;
   }
   if (auto error = TakePrompts(body, bundle, facts, add_special, params)) return error;
+  if (auto error = TokenizeBadWords(*bundle.tokenizer, params)) return error;
   TruncatePrompts(facts, *bundle.tokenizer, params);
   return CheckLengths(facts, params);
 }

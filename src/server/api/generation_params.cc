@@ -14,9 +14,12 @@ namespace {
 
 constexpr size_t kMaxStops = 64;
 constexpr size_t kMaxStopBytes = 4096;
+constexpr size_t kMaxBadWords = 256;
+constexpr size_t kMaxBadWordBytes = 1024;
 constexpr size_t kMaxNameBytes = 1024;
 constexpr int64_t kMaxPromptLogprobs = 20;
 constexpr int64_t kMaxKvPriority = 1'000'000;
+constexpr double kMinTimeoutSeconds = 1e-3;
 constexpr double kMaxKvTtlSeconds = 1e9;
 
 // A field that would change the answer, with why it is refused. (Fields that are in no list are accepted and have no
@@ -34,7 +37,6 @@ constexpr RefusedField kRefused[] = {
     {"guided_choice", "constrained output is not supported"},
     {"guided_grammar", "constrained output is not supported"},
     {"use_beam_search", "beam search is not supported"},
-    {"bad_words", "not supported; logit_bias takes token ids"},
     {"allowed_token_ids", "not supported; logit_bias takes token ids"},
     {"mirostat", "not supported"},
     {"dry_multiplier", "not supported"},
@@ -123,6 +125,7 @@ void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationPa
   ReadSeed(fields, params);
   ReadBias(fields, facts, params);
   params->stop_strings = fields->Strings("stop", kMaxStops, kMaxStopBytes);
+  params->bad_words = fields->Strings("bad_words", kMaxBadWords, kMaxBadWordBytes);
   params->stop_token_ids = fields->TokenIds("stop_token_ids", kMaxStops, facts.vocab_size);
   params->ignore_eos = fields->Bool("ignore_eos", false);
   params->n = static_cast<int32_t>(fields->Int("n", 1, 1, facts.max_choices));
@@ -139,6 +142,7 @@ void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationPa
   params->kv_priority = static_cast<int32_t>(fields->Int("kv_priority", 0, -kMaxKvPriority, kMaxKvPriority));
   params->kv_ttl_s = fields->Number("kv_ttl", 0, 0, kMaxKvTtlSeconds);
   params->kv_class = static_cast<int32_t>(fields->Int("kv_class", 0, 0, kNumReuseClasses - 1));
+  if (fields->Find("timeout") != nullptr) params->timeout_s = fields->Number("timeout", 0, kMinTimeoutSeconds, kMaxKvTtlSeconds);
   params->user = fields->String("user", "", kMaxNameBytes);
   params->min_tokens = static_cast<int32_t>(fields->Int("min_tokens", 0, 0, INT32_MAX));
   params->include_stop = fields->Bool("include_stop_str_in_output", false);
@@ -206,6 +210,24 @@ std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* 
   return std::nullopt;
 }
 
+std::optional<ApiError> TokenizeBadWords(const Tokenizer& tokenizer, GenerationParams* params) {
+  for (size_t i = 0; i < params->bad_words.size(); ++i) {
+    const std::string_view word = std::string_view(params->bad_words[i]).substr(std::min(params->bad_words[i].find_first_not_of(' '), params->bad_words[i].size()));
+    for (const char* space : {"", " "}) {
+      const auto ids = tokenizer.Encode(space + std::string(word), {.add_special = false, .parse_special = false});
+      if (!ids.ok() || ids->empty()) {
+        ApiError error = ErrorOfStatus(400, fmt::format("bad_words[{}] is \"{}\": {}", i, Printable(params->bad_words[i], 60),
+                                                        ids.ok() ? "it has no tokens" : ids.status().message()));
+        error.param = fmt::format("bad_words[{}]", i);
+        return error;
+      }
+      auto& all = params->bad_word_ids;
+      if (std::find(all.begin(), all.end(), *ids) == all.end()) all.push_back(*ids);
+    }
+  }
+  return std::nullopt;
+}
+
 Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& facts, int32_t prompt) {
   Request request;
   request.prompt_ids = params.prompts[static_cast<size_t>(prompt)].ids;
@@ -216,6 +238,7 @@ Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& fact
   if (!params.ignore_eos) request.stop_ids = facts.stop_ids;
   request.stop_ids.insert(request.stop_ids.end(), params.stop_token_ids.begin(), params.stop_token_ids.end());
   request.stop_strings = params.stop_strings;
+  request.bad_words = params.bad_word_ids;
   request.min_tokens = std::min(params.min_tokens, request.max_tokens);
   request.include_stop = params.include_stop;
   request.skip_special = params.skip_special;
@@ -234,6 +257,10 @@ Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& fact
   request.kv_ttl_us = params.kv_ttl_s > 0 ? std::max<int64_t>(1, static_cast<int64_t>(params.kv_ttl_s * 1e6)) : 0;
   request.kv_class = params.kv_class;
   request.deadline_us = facts.deadline_us;
+  if (params.timeout_s > 0) {
+    const auto own_us = static_cast<int64_t>(params.timeout_s * 1e6);
+    request.deadline_us = facts.deadline_us > 0 ? std::min(own_us, facts.deadline_us) : own_us;
+  }
   return request;
 }
 

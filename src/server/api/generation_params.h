@@ -42,6 +42,8 @@ struct GenerationParams {
   int32_t max_tokens = -1;            // -1: what the context leaves
   std::vector<std::string> stop_strings;
   std::vector<int32_t> stop_token_ids;
+  std::vector<std::string> bad_words;
+  std::vector<std::vector<int32_t>> bad_word_ids;  // how the answer would write them
   bool ignore_eos = false;
   int32_t min_tokens = 0;             // before so many nothing but a limit ends the answer
   bool include_stop = false;          // what stopped the answer is part of its text
@@ -66,6 +68,7 @@ struct GenerationParams {
   int32_t kv_priority = 0;            // what it leaves in the prefix cache: see Request
   double kv_ttl_s = 0;
   int32_t kv_class = 0;
+  double timeout_s = 0;               // for the whole answer; 0: as the server says
   std::string user;
   std::string tenant;                 // "": there are no keys
 
@@ -80,6 +83,8 @@ void ReadCommonParams(FieldReader* fields, const ModelFacts& facts, GenerationPa
 std::optional<ApiError> CheckTextBytes(const ModelFacts& facts, size_t bytes, const char* param);
 // What truncate_prompt_tokens leaves of each prompt.
 void TruncatePrompts(const ModelFacts& facts, const Tokenizer& tokenizer, GenerationParams* params);
+// bad_word_ids: each word as it stands at the beginning, and behind a space.
+std::optional<ApiError> TokenizeBadWords(const Tokenizer& tokenizer, GenerationParams* params);
 // After prompts and max_tokens are known: lengths against the context.
 std::optional<ApiError> CheckLengths(const ModelFacts& facts, GenerationParams* params);
 // The engine's request for the best_of choices of prompt `prompt`. What tenants have cached stays theirs.

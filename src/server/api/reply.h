@@ -58,6 +58,9 @@ struct Choice {
   int32_t num_tokens = 0;
   int32_t num_reasoning_tokens = 0;
   int32_t num_cached_tokens = 0;
+  int64_t queue_us = 0;              // until its first step
+  int64_t first_token_us = 0;        // steady clock
+  int64_t last_token_us = 0;
   double sum_logprob = 0.0;
   bool cut = false;                  // it has the one call that it may have
   bool begun = false;                // its first chunk is out

@@ -67,6 +67,19 @@ class RequestParsing : public testing::Test {
   static inline ModelFacts* facts_ = nullptr;
 };
 
+TEST_F(RequestParsing, BadWords) {
+  const GenerationParams params = Complete(R"(,"bad_words":["neba"," neba","ta"])");
+  const auto encode = [](const char* text) { return *bundle_->tokenizer->Encode(text, {.add_special = false}); };
+  const std::vector<std::vector<int32_t>> want = {encode("neba"), encode(" neba"), encode("ta"), encode(" ta")};
+  EXPECT_EQ(params.bad_word_ids, want);
+  EXPECT_EQ(MakeEngineRequest(params, *facts_, 0).bad_words, want);
+  EXPECT_EQ(Chat(R"(,"bad_words":"neba")").bad_word_ids.size(), 2u);
+  EXPECT_TRUE(Complete(R"(,"bad_words":[])").bad_word_ids.empty());
+  EXPECT_THAT(Wrong(false, R"("bad_words":[3])").message, HasSubstr("bad_words[0] is 3"));
+  EXPECT_THAT(Wrong(true, R"("bad_words":[""])").message, HasSubstr("bad_words[0]"));
+  EXPECT_THAT(Wrong(true, "\"bad_words\":[\"" + std::string(1025, 'a') + "\"]").message, HasSubstr("1025"));
+}
+
 TEST_F(RequestParsing, Defaults) {
   const GenerationParams chat = Chat("");
   EXPECT_EQ(chat.sampling.temperature, 1.0f);

@@ -6,11 +6,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
@@ -19,6 +19,9 @@
 #include <memory>
 #include <utility>
 #include <vector>
+
+#include "server/http/http_stream.h"
+#include "server/http/tls_context.h"
 
 namespace cachalot {
 namespace {
@@ -38,8 +41,8 @@ int64_t MicrosecondsNow() {
 }
 
 struct ClientConnection {
-  explicit ClientConnection(asio::io_context* context) : stream(*context) {}
-  beast::tcp_stream stream;
+  explicit ClientConnection(asio::io_context* context) : stream(context) {}
+  HttpStream stream;
   beast::flat_buffer buffer;
 };
 
@@ -49,11 +52,13 @@ class LoadRun {
 
   Status Run() {
     error_code error;
+    if (options_.url.tls) {
+      ASSIGN_OR_RETURN(tls_, MakeTlsClientContext(options_.ca_file));
+    }
     tcp::resolver resolver(context_);
     endpoints_ = resolver.resolve(options_.url.host, options_.url.port, error);
     if (error) return InvalidArgument("{}:{}: {}", options_.url.host, options_.url.port, error.message());
-    head_ = fmt::format("POST {}{} HTTP/1.1\r\nHost: {}:{}\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\n",
-                        options_.url.path, options_.target, options_.url.host, options_.url.port);
+    head_ = fmt::format("Host: {}:{}\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\n", options_.url.host, options_.url.port);
     for (const auto& [name, value] : options_.headers) head_ += name + ": " + value + "\r\n";
     asio::co_spawn(context_, Dispatch(), [this](const std::exception_ptr& failure) { failure_ = failure; });
     try {
@@ -67,7 +72,8 @@ class LoadRun {
 
  private:
   asio::awaitable<void> Dispatch();
-  asio::awaitable<void> Send(int64_t index, std::string body);
+  asio::awaitable<std::string> Connect(ClientConnection* connection);
+  asio::awaitable<void> Send(int64_t index, LoadRequest request);
   asio::awaitable<std::string> Exchange(int64_t index, const std::string& text, ClientConnection* connection, int* status, bool* reusable);
 
   const HttpLoadOptions options_;
@@ -76,6 +82,7 @@ class LoadRun {
   asio::steady_timer wake_;
   tcp::resolver::results_type endpoints_;
   std::string head_;
+  std::unique_ptr<asio::ssl::context> tls_;
   std::list<std::unique_ptr<ClientConnection>> unused_;
   int32_t active_ = 0;
   std::exception_ptr failure_;
@@ -100,12 +107,29 @@ asio::awaitable<void> LoadRun::Dispatch() {
     }
     if (listener_->stopped()) break;
     ++active_;
-    asio::co_spawn(context_, Send(index, std::move(request->body)), asio::detached);
+    asio::co_spawn(context_, Send(index, std::move(*request)), asio::detached);
   }
 }
 
-asio::awaitable<void> LoadRun::Send(int64_t index, std::string body) {
-  const std::string text = head_ + fmt::format("Content-Length: {}\r\n\r\n", body.size()) + body;
+// What went wrong; "": nothing.
+asio::awaitable<std::string> LoadRun::Connect(ClientConnection* connection) {
+  error_code error;
+  HttpStream& stream = connection->stream;
+  stream.expires_after(std::chrono::milliseconds(options_.timeout_ms));
+  co_await stream.lowest().async_connect(endpoints_, asio::redirect_error(asio::use_awaitable, error));
+  if (error) co_return "connecting: " + error.message();
+  stream.socket().set_option(tcp::no_delay(true), error);
+  if (tls_ == nullptr) co_return "";
+  stream.StartTls(tls_.get(), asio::ssl::host_name_verification(options_.url.host));
+  SSL_set_tlsext_host_name(stream.tls_handle(), options_.url.host.c_str());
+  co_await stream.async_handshake(asio::redirect_error(asio::use_awaitable, error));
+  co_return error ? "TLS: " + error.message() : "";
+}
+
+asio::awaitable<void> LoadRun::Send(int64_t index, LoadRequest request) {
+  const std::string& target = request.target.empty() ? options_.target : request.target;
+  const std::string text = fmt::format("POST {}{} HTTP/1.1\r\n{}Content-Length: {}\r\n\r\n{}", options_.url.path, target, head_,
+                                       request.body.size(), request.body);
   int status = 0;
   std::string error;
   // A reused connection may have been closed by the server meanwhile: then a new one is tried, once.
@@ -117,15 +141,11 @@ asio::awaitable<void> LoadRun::Send(int64_t index, std::string body) {
       unused_.pop_front();
     } else {
       connection = std::make_unique<ClientConnection>(&context_);
-      error_code failed;
-      connection->stream.expires_after(std::chrono::milliseconds(options_.timeout_ms));
-      co_await connection->stream.async_connect(endpoints_, asio::redirect_error(asio::use_awaitable, failed));
-      if (failed) {
-        error = "connecting: " + failed.message();
+      error = co_await Connect(connection.get());
+      if (!error.empty()) {
         listener_->OnSent(index, MicrosecondsNow());
         break;
       }
-      connection->stream.socket().set_option(tcp::no_delay(true), failed);
     }
     bool reusable = false;
     status = 0;
@@ -141,7 +161,7 @@ asio::awaitable<void> LoadRun::Send(int64_t index, std::string body) {
 asio::awaitable<std::string> LoadRun::Exchange(int64_t index, const std::string& text, ClientConnection* connection, int* status,
                                                bool* reusable) {
   error_code error;
-  beast::tcp_stream& stream = connection->stream;
+  HttpStream& stream = connection->stream;
   stream.expires_after(std::chrono::milliseconds(options_.timeout_ms));
   listener_->OnSent(index, MicrosecondsNow());
   co_await asio::async_write(stream, asio::buffer(text), asio::redirect_error(asio::use_awaitable, error));
@@ -170,7 +190,7 @@ class Fetch final : public LoadListener {
   explicit Fetch(std::string body) : body_(std::move(body)) {}
   std::optional<LoadRequest> Next(int64_t index) override {
     if (index > 0) return std::nullopt;
-    return LoadRequest{0, std::move(body_)};
+    return LoadRequest{.body = std::move(body_)};
   }
   void OnSent(int64_t, int64_t) override {}
   void OnBody(int64_t, int64_t, std::string_view piece) override { response.body += piece; }
@@ -188,10 +208,12 @@ class Fetch final : public LoadListener {
 }  // namespace
 
 Result<HttpUrl> ParseHttpUrl(std::string_view url) {
-  constexpr std::string_view kScheme = "http://";
-  if (!url.starts_with(kScheme)) return InvalidArgument("'{}' is no URL like http://host:port", url);
+  const size_t scheme = url.starts_with("http://") ? 7 : url.starts_with("https://") ? 8 : 0;
+  if (scheme == 0) return InvalidArgument("'{}' is no URL like http://host:port", url);
   HttpUrl parsed;
-  std::string_view rest = url.substr(kScheme.size());
+  parsed.tls = scheme == 8;
+  if (parsed.tls) parsed.port = "443";
+  std::string_view rest = url.substr(scheme);
   const size_t slash = std::min(rest.find('/'), rest.size());
   parsed.path = rest.substr(slash);
   while (parsed.path.ends_with('/')) parsed.path.pop_back();

@@ -17,22 +17,25 @@ struct HttpUrl {
   std::string host;
   std::string port = "80";
   std::string path;  // without a trailing slash
+  bool tls = false;
 };
-// http://host[:port][/path]
+// http://host[:port][/path], or https
 Result<HttpUrl> ParseHttpUrl(std::string_view url);
 
 struct LoadRequest {
   int64_t start_us = 0;  // not before, counted from the beginning of the run
   std::string body;
+  std::string target = {};  // "": HttpLoadOptions::target
 };
 
 struct HttpLoadOptions {
   HttpUrl url;
-  std::string target;            // of every request
+  std::string target;            // of requests that name none
   HttpHeaders headers;
   int32_t max_concurrency = 0;   // 0: no limit
   int32_t wave = 0;              // > 0: requests go out this many at a time, and the next when all of them are answered
   int32_t timeout_ms = 600'000;  // of one request
+  std::string ca_file = {};      // of https: certificates to trust beside the system's
 };
 
 // Called on the one thread that runs the load. Times are of the steady clock.

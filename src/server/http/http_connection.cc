@@ -159,6 +159,7 @@ asio::awaitable<void> HttpConnection::Run() {
     current_ = std::make_shared<ExchangeImpl>(self, loop_, std::move(request), keep_alive);
     ReadAhead();
     shared_->handler(current_);
+    if (ended_) current_->HalfClose();
     alive = co_await WriteResponse(current_);
     current_->Finish();
     current_.reset();
@@ -185,8 +186,8 @@ asio::awaitable<bool> HttpConnection::StartTls() {
 // While an answer is made: sees the client go, or takes the beginning of its next request. More bytes than that wait in the
 // kernel, and then only a reset or a failing write tells of an end.
 void HttpConnection::ReadAhead() {
-  if (reading_ || ended_) return;
-  if (buffer_.size() > 0) return WatchForReset();
+  if (reading_) return;
+  if (buffer_.size() > 0 || ended_) return WatchForReset();
   reading_ = true;
   stream_.async_read_some(buffer_.prepare(kReadBytes), [self = shared_from_this()](const error_code& error, size_t n) {
     self->reading_ = false;
@@ -210,9 +211,12 @@ void HttpConnection::ReadAhead() {
 }
 
 void HttpConnection::WatchForReset() {
+  if (std::exchange(watching_, true)) return;
   stream_.socket().async_wait(tcp::socket::wait_error, [weak = weak_from_this()](const error_code& error) {
     const auto self = weak.lock();
-    if (!self || error || !self->current_) return;
+    if (!self) return;
+    self->watching_ = false;
+    if (error || !self->current_) return;
     error_code pending;
     asio::detail::socket_option::integer<SOL_SOCKET, SO_ERROR> why;
     self->stream_.socket().get_option(why, pending);
@@ -253,7 +257,7 @@ asio::awaitable<bool> HttpConnection::WriteResponse(std::shared_ptr<ExchangeImpl
 
 // The next request's first bytes, or those that came ahead.
 asio::awaitable<bool> HttpConnection::WaitForBytes() {
-  if (buffer_.size() == 0) ReadAhead();
+  if (buffer_.size() == 0 && !ended_) ReadAhead();
   const auto deadline = Clock::now() + std::chrono::milliseconds(shared_->options.idle_timeout_ms);
   while (reading_) {
     if (Clock::now() >= deadline || !stream_.socket().is_open()) co_return false;

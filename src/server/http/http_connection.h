@@ -16,7 +16,7 @@
 #include <string>
 
 #include "server/http/http_server.h"
-#include "server/http/server_stream.h"
+#include "server/http/http_stream.h"
 
 namespace cachalot {
 
@@ -60,6 +60,7 @@ class ExchangeImpl final : public Exchange {
     on_closed_ = std::move(callback);
   }
   void Post(std::function<void()> fn) override { boost::asio::post(*loop_, std::move(fn)); }
+  const void* loop() const override { return loop_; }
   void CallAfter(int32_t ms, std::function<void()> fn) override;
 
   // The client has gone, or is given up.
@@ -125,13 +126,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void ReadAhead();
   void WatchForReset();
 
-  ServerStream stream_;
+  HttpStream stream_;
   boost::asio::io_context* const loop_;
   HttpShared* const shared_;
   boost::asio::steady_timer wake_;
   boost::beast::flat_buffer buffer_;  // bytes that came and belong to no request yet
   std::shared_ptr<ExchangeImpl> current_;
   bool reading_ = false;  // ReadAhead's
+  bool watching_ = false;  // WatchForReset's
   bool ended_ = false;    // the client will send nothing more
 };
 

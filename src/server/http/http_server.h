@@ -63,6 +63,8 @@ class Exchange {
   virtual void CallAfter(int32_t ms, std::function<void()> fn) = 0;
   // Runs fn on the connection's thread; from any thread.
   virtual void Post(std::function<void()> fn) = 0;
+  // Names the event loop of that thread: exchanges with the same one share it.
+  virtual const void* loop() const = 0;
 };
 
 using HttpHandler = std::function<void(std::shared_ptr<Exchange>)>;

@@ -53,4 +53,19 @@ Result<std::unique_ptr<ssl::context>> LoadTlsContext(const std::string& cert_fil
   return context;
 }
 
+Result<std::unique_ptr<ssl::context>> MakeTlsClientContext(const std::string& ca_file) {
+  auto context = std::make_unique<ssl::context>(ssl::context::tls_client);
+  error_code error;
+  context->set_options(ssl::context::default_workarounds | ssl::context::no_sslv2 | ssl::context::no_sslv3 |
+                           ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1,
+                       error);
+  context->set_default_verify_paths(error);
+  if (!ca_file.empty()) {
+    context->load_verify_file(ca_file, error);
+    if (error) return InvalidArgument("{}: no certificates: {}", ca_file, error.message());
+  }
+  context->set_verify_mode(ssl::verify_peer, error);
+  return context;
+}
+
 }  // namespace cachalot

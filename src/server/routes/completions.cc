@@ -3,6 +3,7 @@
 
 #include "server/api/completion_request.h"
 #include "server/generation.h"
+#include "server/request_line.h"
 #include "server/routes/routes.h"
 
 namespace cachalot {
@@ -12,7 +13,10 @@ void CompletionsRoute(ServerContext* context, const std::shared_ptr<Exchange>& e
   GenerationParams params;
   std::optional<ApiError> error = ParseBody(exchange->request().body, &body);
   if (!error) error = ParseCompletionRequest(body, *context->bundle, context->facts, &params);
-  if (error) return exchange->Respond(ErrorResponse(*error));
+  if (error) {
+    LogRefused(*context, exchange->request(), *error);
+    return exchange->Respond(ErrorResponse(*error));
+  }
   params.tenant = exchange->request().tenant;
   StartGeneration(context, exchange, GenerationEndpoint::kCompletion, std::move(params));
 }

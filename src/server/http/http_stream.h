@@ -1,6 +1,7 @@
-// ServerStream: a client's connection, plain or in TLS, with timeouts. At most one read and one write are under way at a time.
+// HttpStream: a connection, plain or in TLS, with timeouts. At most one read and one write are under way at a time.
 #pragma once
 
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
@@ -10,16 +11,23 @@
 
 namespace cachalot {
 
-class ServerStream {
+class HttpStream {
  public:
   using executor_type = boost::beast::tcp_stream::executor_type;
 
-  explicit ServerStream(boost::asio::ip::tcp::socket socket) : tcp_(std::move(socket)) {}
-  ServerStream(const ServerStream&) = delete;
-  ServerStream& operator=(const ServerStream&) = delete;
+  explicit HttpStream(boost::asio::ip::tcp::socket socket) : tcp_(std::move(socket)) {}
+  HttpStream(const HttpStream&) = delete;
+  HttpStream& operator=(const HttpStream&) = delete;
 
-  // From here on the stream's bytes are those within TLS, once async_handshake has ended.
+  explicit HttpStream(boost::asio::io_context* context) : tcp_(*context) {}
+  // From here on the stream's bytes are those within TLS, once a handshake has ended.
   void StartTls(boost::asio::ssl::context* context) { tls_.emplace(tcp_, *context); }
+  // The client's side: `verify` says whether a certificate is believed.
+  template <typename Verify>
+  void StartTls(boost::asio::ssl::context* context, Verify verify) {
+    tls_.emplace(tcp_, *context);
+    tls_->set_verify_callback(std::move(verify));
+  }
   bool is_tls() const { return tls_.has_value(); }
 
   executor_type get_executor() { return tcp_.get_executor(); }
@@ -39,11 +47,17 @@ class ServerStream {
     if (tls_) return tls_->async_write_some(buffers, std::forward<Token>(token));
     return tcp_.async_write_some(buffers, std::forward<Token>(token));
   }
-  // `begun` are bytes of it that were read already. Gives how many of them were used: all.
+  // The server's side. `begun` are bytes of it that were read already. Gives how many of them were used: all.
   template <typename Buffers, typename Token>
   auto async_handshake(const Buffers& begun, Token&& token) {
     return tls_->async_handshake(boost::asio::ssl::stream_base::server, begun, std::forward<Token>(token));
   }
+  // The client's side.
+  template <typename Token>
+  auto async_handshake(Token&& token) {
+    return tls_->async_handshake(boost::asio::ssl::stream_base::client, std::forward<Token>(token));
+  }
+  SSL* tls_handle() { return tls_->native_handle(); }
   template <typename Token>
   auto async_shutdown(Token&& token) {
     return tls_->async_shutdown(std::forward<Token>(token));
