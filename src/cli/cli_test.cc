@@ -171,7 +171,8 @@ TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(resolve({"--dummy", "tiny-llama", "--dummy-type", "iq1_m"}).message(), HasSubstr("IQ1_M"));
   EXPECT_THAT(resolve({"-m", "x", "--flash-attn", "off"}).message(), HasSubstr("fused"));
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "f32"}).message(), HasSubstr("-ctv f16"));
-  EXPECT_THAT(resolve({"-m", "x", "-ctk", "q8_0", "-ctv", "q8_0"}).message(), HasSubstr("q8_0"));
+  EXPECT_TRUE(resolve({"-m", "x", "-ctk", "q8_0", "-ctv", "q8_0"}).ok());
+  EXPECT_THAT(resolve({"-m", "x", "-ctk", "q5_0", "-ctv", "q8_0"}).message(), HasSubstr("q6_0/q8_0"));
 }
 
 // What is wrong on the command line is told as such, before a model is opened.

@@ -187,7 +187,7 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
                      {"device", bundle.cuda_runtime != nullptr ? bundle.cuda_runtime->device().name : "cpu"},
                      {"gpu_layers", bundle.memory.gpu_layers},
                      {"isa", IsaName(runtime.isa)},
-                     {"kv_type", DTypeName(runtime.kv_dtype)},
+                     {"kv_type", bundle.kv.Name()},
                      {"context", runtime.max_context},
                      {"repeats", flags.repeats},
                      {"drafts", DraftKindName(flags.model.options.drafts)},

@@ -162,7 +162,7 @@ std::string ToText(const InspectFlags& flags, const ModelBundle& bundle, const M
   text += fmt::format("\nmemory at context {}, {} sequence{}, KV {}\n",
                       ContextOf(flags.model.options, bundle.spec), flags.model.options.max_seqs,
                       flags.model.options.max_seqs == 1 ? "" : "s",
-                      flags.model.options.kv_type == "auto" ? "f16" : flags.model.options.kv_type);
+                      flags.model.options.kv.type == "auto" ? "f16" : flags.model.options.kv.type);
   const std::pair<const char*, int64_t> parts[] = {{"weights, own copy", memory.weight_bytes},
                                                    {"weights, in the file", memory.borrowed_bytes},
                                                    {"KV cache", memory.kv_bytes},

@@ -148,7 +148,7 @@ Status Logits(LogitsFlags* flags, std::vector<int32_t> tokens) {
 
 int LogitsCommand(Args args) {
   LogitsFlags flags;
-  flags.model.options.kv_type = "f32";
+  flags.model.options.kv.type = "f32";
   FlagSet set("logits -m FILE|FOLDER --tokens 1,2,3 --out OUT.safetensors",
               "Writes `logits` f32 [T, V] of all positions, `greedy` i64 [N] and, with --mtp, `mtp_logits` "
               "f32 [slots, V].");

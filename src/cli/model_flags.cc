@@ -36,8 +36,15 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
                fmt::format("tokens in one step at most (default {})", options.max_step_tokens));
   }
   flags->Choice(
-      "--kv-type", &options.kv_type, {"auto", "f32", "f16", "bf16"},
-      fmt::format("type of the KV cache (default {})", options.kv_type == "auto" ? "f16" : options.kv_type));
+      "--kv-type", &options.kv.type, KvTypeNames(),
+      fmt::format("type of the KV cache (default {}); k6v8: keys of 6 bits, values\nof 8, and so on", options.kv.type == "auto" ? "f16" : options.kv.type));
+  flags->String("--kv-layers", &options.kv.layers, "N-M=TYPE,…", "another type for some layers, such as 0-1=f16,29=k8v8");
+  flags->Choice("--kv-group", &options.kv.group, {"auto", "head", "32", "64", "128"},
+                "values of a quantised key that share a scale (default: the type's)");
+  flags->Choice("--kv-rotate", &options.kv.rotate, {"auto", "on", "off"},
+                "Hadamard rotation of quantised keys (default: the type's)");
+  flags->String("--kv-calibration", &options.kv.calibration, "FILE",
+                "means that are taken off the keys first (cachalot kv calibrate)");
   flags->String("-ctk,--cache-type-k", &cache_type_k_, "TYPE", "");
   flags->String("-ctv,--cache-type-v", &cache_type_v_, "TYPE", "");
   flags->Choice("--isa", &options.isa, {"auto", "ref", "avx2", "avx512", "amx"}, "instruction set of the kernels");
@@ -88,10 +95,7 @@ Status ModelFlags::Resolve() {
     // llama.cpp's default for the one that is not given.
     const std::string k = cache_type_k_.empty() ? "f16" : cache_type_k_;
     const std::string v = cache_type_v_.empty() ? "f16" : cache_type_v_;
-    if (k != v) return InvalidArgument("-ctk {} -ctv {}: keys and values have one type here", k, v);
-    if (k != "f32" && k != "f16" && k != "bf16")
-      return InvalidArgument("-ctk {}: must be f32, f16 or bf16", k);
-    options.kv_type = k;
+    ASSIGN_OR_RETURN(options.kv.type, KvTypeOfPair(k, v));
   }
   options.use_mmap = !no_mmap_;
   options.gpu_graphs = !no_graphs_;

@@ -28,7 +28,7 @@ class Hash {
 }  // namespace
 
 Result<std::string> KvIdentity(const std::string& architecture, const TensorSource& source, bool mapped,
-                               DType kv_dtype, int32_t block_tokens) {
+                               const std::string& kv_types, int32_t block_tokens) {
   Hash hash;
   for (const SourceTensor& tensor : source.tensors()) {
     hash.Add(tensor.name);
@@ -39,7 +39,7 @@ Result<std::string> KvIdentity(const std::string& architecture, const TensorSour
     ASSIGN_OR_RETURN(const TensorBytes bytes, source.Fetch(tensor));
     hash.Add(bytes.data, static_cast<size_t>(std::min(bytes.size, kMaxSampledBytes)));
   }
-  return fmt::format("{}-{}-{}-{}", architecture, hash.Hex(), DTypeName(kv_dtype), block_tokens);
+  return fmt::format("{}-{}-{}-{}", architecture, hash.Hex(), kv_types, block_tokens);
 }
 
 }  // namespace cachalot

@@ -5,14 +5,13 @@
 #include <string>
 
 #include "base/status.h"
-#include "tensor/dtype.h"
 #include "weights/tensor_source.h"
 
 namespace cachalot {
 
 // Every tensor's name, type and shape count, and of the weights themselves what costs next to nothing: the beginning of
-// every tensor that is mapped, and small tensors whole.
+// every tensor that is mapped, and small tensors whole. kv_types: KvChoice::Name.
 Result<std::string> KvIdentity(const std::string& architecture, const TensorSource& source, bool mapped,
-                               DType kv_dtype, int32_t block_tokens);
+                               const std::string& kv_types, int32_t block_tokens);
 
 }  // namespace cachalot

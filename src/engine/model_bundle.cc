@@ -167,10 +167,6 @@ Result<RuntimeOptions> ResolveRuntime(const ModelOptions& options, const ModelSp
   runtime.max_logit_rows = std::min(options.max_logit_rows, runtime.max_step_tokens);
   RETURN_IF_ERROR(CheckRange("KV block tokens", options.block_tokens, 1, 4096));
   runtime.block_tokens = options.block_tokens;
-  ASSIGN_OR_RETURN(runtime.kv_dtype, ParseDType(options.kv_type == "auto" ? "f16" : options.kv_type));
-  if (runtime.kv_dtype != DType::kF32 && runtime.kv_dtype != DType::kF16 && runtime.kv_dtype != DType::kBF16) {
-    return Unsupported("KV type '{}' is none of auto, f32, f16, bf16", options.kv_type);
-  }
   RETURN_IF_ERROR(CheckRange("KV tokens", options.kv_tokens, 0, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckRange("swap tokens", options.swap_tokens, 0, int64_t{1} << 40));
   runtime.swap_tokens = options.swap_tokens;
@@ -246,9 +242,14 @@ Result<Prepared> Prepare(const ModelOptions& options) {
     return InvalidArgument("MTP drafts and MTP logits: only one of them");
   }
   ASSIGN_OR_RETURN(prepared.runtime, ResolveRuntime(options, bundle.spec));
+  ASSIGN_OR_RETURN(bundle.kv, ChooseKv(options.kv, bundle.spec));
+  prepared.runtime.kv_dtype = bundle.kv.plain;
+  prepared.runtime.kv_types = bundle.kv.types;
   prepared.build = {.naming = opened.naming,
                     .pack = {.isa = prepared.runtime.isa, .borrow = options.dummy.empty() && options.use_mmap && !options.mlock},
-                    .load_mtp = load_mtp};
+                    .load_mtp = load_mtp,
+                    .kv_types = bundle.kv.types,
+                    .key_means = bundle.kv.key_means};
   ASSIGN_OR_RETURN(prepared.gpu, PlanGpu(options, bundle.spec, *bundle.source, prepared.build, prepared.runtime));
   MemoryPlan& memory = bundle.memory;
   if (prepared.gpu && options.drafts == DraftKind::kModel) {
@@ -258,6 +259,10 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   if (prepared.gpu && options.drafts == DraftKind::kMtp && prepared.gpu->num_layers < bundle.spec.num_layers) {
     return Unsupported("MTP drafts need all layers in one place, and {} of {} layers would be on the GPU (--device cpu keeps "
                        "it off)", prepared.gpu->num_layers, bundle.spec.num_layers);
+  }
+  if (prepared.gpu && bundle.kv.types.any_quantised()) {
+    return Unsupported("a quantised KV cache is read on the CPU only, and {} layers of this model would be on the GPU (--device "
+                       "cpu keeps it off)", prepared.gpu->num_layers);
   }
   if (prepared.gpu) {
     prepared.build.num_cuda_layers = prepared.gpu->num_layers;
@@ -312,7 +317,7 @@ Result<ModelBundle> OpenModel(const ModelOptions& options) {
   ModelBundle& bundle = prepared.bundle;
   ASSIGN_OR_RETURN(prepared.runtime.kv_identity,
                    KvIdentity(bundle.spec.architecture, *bundle.source, options.dummy.empty() && options.use_mmap,
-                              prepared.runtime.kv_dtype, prepared.runtime.block_tokens));
+                              bundle.kv.Name(), prepared.runtime.block_tokens));
   auto pool = std::make_unique<ThreadPool>(prepared.runtime.num_threads);
   prepared.build.pack.pool = pool.get();
   if (prepared.gpu) {

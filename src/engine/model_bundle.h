@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/kv_types.h"
 #include "model/layers/mla.h"
 #include "model/model_spec.h"
 #include "runtime/executor.h"
@@ -27,7 +28,7 @@ struct ModelOptions {
   std::string dummy_type = "";   // "": the spec's own
   std::string isa = "auto";      // auto, ref, avx2, avx512
   int32_t num_threads = 0;       // 0: physical cores
-  std::string kv_type = "auto";  // auto (f16), f32, f16, bf16
+  KvOptions kv;
   int32_t context = 0;           // tokens of one sequence; 0: the model's own, at most 4096 (like llama.cpp's default)
   int32_t max_seqs = 1;
   int32_t max_step_tokens = 512;
@@ -92,6 +93,7 @@ struct ModelBundle {
 
   ModelSpec spec;
   MemoryPlan memory;
+  KvChoice kv;
   GenerationDefaults generation;
   std::unique_ptr<Tokenizer> tokenizer;       // null when the model has none, or one that we cannot run:
   Status tokenizer_error;                     // then this says why

@@ -6,6 +6,7 @@
 
 #include "device/exec_context.h"
 #include "kernels/common/paged_kv.h"
+#include "quant/kv_format.h"
 #include "tensor/dtype.h"
 
 namespace cachalot {
@@ -14,6 +15,7 @@ namespace cachalot {
 struct KvBinding {
   std::byte* pool = nullptr;
   DType dtype = DType::kF16;
+  KvPlanes planes = {};  // of a quantised group
   int32_t block_tokens = 16;
   const int32_t* block_tables = nullptr;  // [max_seqs, table_stride]
   int64_t table_stride = 0;

@@ -4,10 +4,44 @@
 
 namespace cachalot {
 
-std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t num_cuda_layers) {
+bool KvTypes::any_quantised() const {
+  return scheme.quantised() || std::any_of(layers.begin(), layers.end(), [](const auto& l) { return l.second.quantised(); });
+}
+
+KvScheme KvTypes::Of(const ModelSpec& spec, int32_t layer) const {
+  for (auto it = layers.rbegin(); it != layers.rend(); ++it) {
+    if (it->first == layer) return it->second;
+  }
+  return spec.layers[static_cast<size_t>(layer)].window > 0 ? KvScheme{} : scheme;
+}
+
+std::string KvTypes::Name() const {
+  if (!any_quantised()) return "";
+  std::string name = KvSchemeName(scheme);
+  for (const auto& [layer, own] : layers) name += "," + std::to_string(layer) + "=" + KvSchemeName(own);
+  return name;
+}
+
+Status CheckKvTypes(const KvTypes& types, const ModelSpec& spec) {
+  for (const auto& [layer, scheme] : types.layers) {
+    if (layer < 0 || layer >= spec.num_layers) {
+      return InvalidArgument("KV type of layer {}: the model has layers 0 to {}", layer, spec.num_layers - 1);
+    }
+  }
+  if (!types.any_quantised()) return Status::Ok();
+  for (const KvGroupSpec& group : KvGroups(spec, /*with_mtp=*/false)) {
+    if (std::max(group.k_dim, group.v_dim) > kMaxKvDim) {
+      return Unsupported("a quantised KV cache holds keys of up to {} values, and this model's have {}", kMaxKvDim, group.k_dim);
+    }
+  }
+  return Status::Ok();
+}
+
+std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t num_cuda_layers, const KvTypes& types) {
   const AttentionSpec& attention = spec.attention;
-  const auto make = [&](int32_t window, DeviceType home) {
+  const auto make = [&](int32_t window, DeviceType home, const KvScheme& scheme) {
     KvGroupSpec group;
+    group.scheme = scheme;
     group.window = window;
     group.home = home;
     if (attention.kind == AttentionKind::kMla) {
@@ -25,18 +59,21 @@ std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t 
   for (int32_t i = 0; i < spec.num_layers; ++i) {
     const int32_t window = spec.layers[static_cast<size_t>(i)].window;
     const DeviceType home = i >= spec.num_layers - num_cuda_layers ? DeviceType::kCuda : DeviceType::kCpu;
-    auto it = std::find_if(groups.begin(), groups.end(),
-                           [&](const auto& group) { return group.window == window && group.home == home; });
+    const KvScheme scheme = types.Of(spec, i);
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
+      return group.window == window && group.home == home && group.scheme == scheme;
+    });
     if (it == groups.end()) {
-      groups.push_back(make(window, home));
+      groups.push_back(make(window, home, scheme));
       it = groups.end() - 1;
       it->name = window > 0 ? "window" + std::to_string(window) : "full";
       if (home == DeviceType::kCpu && num_cuda_layers > 0) it->name += "-cpu";
+      if (scheme.quantised()) it->name += "-" + KvSchemeName(scheme);
     }
     it->layers.push_back(i);
   }
   if (with_mtp && spec.num_mtp_layers > 0) {
-    groups.push_back(make(0, num_cuda_layers > 0 ? DeviceType::kCuda : DeviceType::kCpu));
+    groups.push_back(make(0, num_cuda_layers > 0 ? DeviceType::kCuda : DeviceType::kCpu, {}));
     groups.back().name = "mtp";
     for (int32_t i = 0; i < spec.num_mtp_layers; ++i) groups.back().layers.push_back(spec.num_layers + i);
   }
@@ -52,6 +89,7 @@ PagedKv LayerView(const KvGroupSpec& group, std::byte* pool, DType dtype, int32_
   view.k_dim = group.k_dim;
   view.v_dim = group.v_dim;
   view.block_bytes = group.BlockBytes(dtype, block_tokens);
+  if (group.scheme.quantised()) return view;
   view.k_head_stride = int64_t{block_tokens} * group.k_dim;
   if (group.v_in_k) {
     view.v_offset = 0;

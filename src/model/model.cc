@@ -15,13 +15,6 @@ void Norm(const ExecContext& exec, const float* x, int64_t rows, int64_t dim, co
                  .y = y, .token_stride_y = y_stride});
 }
 
-PagedKv Bind(const KvGroupSpec& group, const KvBinding& binding, size_t idx) {
-  PagedKv view = LayerView(group, binding.pool, binding.dtype, binding.block_tokens, idx);
-  view.block_tables = binding.block_tables;
-  view.table_stride = binding.table_stride;
-  return view;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::Make(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options,
@@ -71,7 +64,7 @@ Result<Model::Layer> Model::BuildLayer(WeightReader* reader, int32_t idx) const 
 
 Status Model::Build(WeightReader* reader, const ModelBuildOptions& options) {
   const int64_t hidden = spec_.hidden_size;
-  kv_groups_ = KvGroups(spec_, options.load_mtp, num_cuda_layers_);
+  kv_groups_ = KvGroups(spec_, options.load_mtp, num_cuda_layers_, options.kv_types);
   const DeviceType first = Home(0);
   const DeviceType last = Home(spec_.num_layers - 1);
   const auto half_dim = static_cast<int64_t>(spec_.attention.rope.inv_freq.size());
@@ -99,6 +92,9 @@ Status Model::Build(WeightReader* reader, const ModelBuildOptions& options) {
     reader->SetHome(Home(i));
     ASSIGN_OR_RETURN(Layer layer, BuildLayer(reader, i));
     if (spec_.layers[static_cast<size_t>(i)].moe) layer.moe_idx = num_moe++;
+    if (kv_groups_[layer.kv_group].scheme.quantised() && !options.key_means.empty()) {
+      layer.key_mean = FloatArray(options.key_means[static_cast<size_t>(i)]);
+    }
     layers_.push_back(std::move(layer));
   }
   if (!options.load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();
@@ -153,6 +149,15 @@ int64_t Model::expert_bytes(int32_t moe_idx) const {
     if (layer.moe_idx == moe_idx) return std::get<MoeLayer>(layer.ffn).expert_bytes();
   }
   return 0;
+}
+
+PagedKv Model::Bind(const Layer& layer, const KvBinding& binding) const {
+  PagedKv view = LayerView(kv_groups_[layer.kv_group], binding.pool, binding.dtype, binding.block_tokens, layer.kv_idx);
+  if (binding.planes.head_bytes > 0) view.planes = &binding.planes;
+  if (!layer.key_mean.empty()) view.key_mean = layer.key_mean.data();
+  view.block_tables = binding.block_tables;
+  view.table_stride = binding.table_stride;
+  return view;
 }
 
 void Model::Rope(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, float* cos, float* sin) const {
@@ -215,7 +220,7 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
                           ? batch.expert_counts + int64_t{layer.moe_idx} * spec_.moe.num_experts
                           : nullptr;
     RunAttention(fwd, layer, spec_.layers[i].window,
-                 Bind(kv_groups_[layer.kv_group], batch.kv[layer.kv_group], layer.kv_idx), batch.hidden, normed);
+                 Bind(layer, batch.kv[layer.kv_group]), batch.hidden, normed);
     if (some && i + 1 == static_cast<size_t>(spec_.num_layers)) {
       RunWantedFfn(exec, layer, batch, normed, counts);
     } else {
@@ -252,7 +257,7 @@ void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
   const ForwardContext fwd = {exec, tokens, batch.spans, batch.num_expanded, cos, sin};
   const Layer& layer = mtp_->layer;
   RunAttention(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
-               Bind(kv_groups_[layer.kv_group], batch.kv, layer.kv_idx), batch.out, normed);
+               Bind(layer, batch.kv), batch.out, normed);
   RunFfn(exec, layer, tokens, batch.out, normed, nullptr);
   Norm(exec, batch.out, tokens, dim, mtp_->norm, spec_.norm_eps, batch.out, dim);
 }

@@ -29,6 +29,9 @@ struct ModelBuildOptions {
   // The last layers that live on the GPU, with the norm and the head behind them; all of them: the embedding too.
   int32_t num_cuda_layers = 0;
   bool cuda_exact = false;            // weights that are derived at load time keep F32 there
+  KvTypes kv_types = {};
+  // For quantised layers, by layer (all or none; empty: no mean): [num_kv_heads, coded values of a key].
+  std::vector<std::vector<float>> key_means = {};
   CudaUploader* uploader = nullptr;   // where GPU weights go; its arena must outlive the model
 };
 
@@ -105,6 +108,7 @@ class Model {
     std::variant<FfnLayer, MoeLayer> ffn;
     size_t kv_group = 0;
     size_t kv_idx = 0;      // place within the group
+    FloatArray key_mean;    // empty: none
     int32_t moe_idx = -1;   // among the MoE layers
   };
   struct Mtp {
@@ -120,6 +124,7 @@ class Model {
   static Result<std::unique_ptr<Model>> Make(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options,
                                              WeightReader::Mode mode);
   Status Build(WeightReader* reader, const ModelBuildOptions& options);
+  PagedKv Bind(const Layer& layer, const KvBinding& binding) const;
   Status BuildMtp(WeightReader* reader, bool rough_head);
   Result<Layer> BuildLayer(WeightReader* reader, int32_t layer) const;
   DeviceType Home(int32_t layer) const {

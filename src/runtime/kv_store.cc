@@ -57,6 +57,7 @@ Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const 
                             .num_swap_blocks = static_cast<int32_t>(num_swap_blocks)});
     store.bindings_.push_back({.pool = pool,
                                .dtype = options.dtype,
+                               .planes = group.Planes(options.block_tokens),
                                .block_tokens = options.block_tokens,
                                .block_tables = table,
                                .table_stride = TableStride(options)});

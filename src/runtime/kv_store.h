@@ -14,7 +14,7 @@
 namespace cachalot {
 
 struct KvStoreOptions {
-  DType dtype = DType::kF16;
+  DType dtype = DType::kF16;   // of plain groups
   int32_t block_tokens = 16;
   int32_t max_seqs = 1;
   int32_t max_context = 0;

@@ -42,7 +42,7 @@ Runtime::Memory Runtime::PlanMemory(const ModelSpec& spec, bool with_mtp, const 
                              .max_context = options.max_context,
                              .capacity_tokens = options.kv_tokens,
                              .swap_tokens = options.swap_tokens};
-  memory.kv_bytes = KvStore::PlanBytes(SequenceGroups(KvGroups(spec, with_mtp), options), kv);
+  memory.kv_bytes = KvStore::PlanBytes(SequenceGroups(KvGroups(spec, with_mtp, 0, options.kv_types), options), kv);
   const int64_t row = spec.hidden_size * static_cast<int64_t>(sizeof(float));
   const int64_t tile = LogitTile(options);
   memory.workspace_bytes =

@@ -23,7 +23,8 @@ struct RuntimeOptions {
   int32_t max_step_tokens = 512;
   int32_t max_context = 4096;
   int32_t max_logit_rows = 1;
-  DType kv_dtype = DType::kF16;
+  DType kv_dtype = DType::kF16;  // of the layers that kv_types leaves plain
+  KvTypes kv_types = {};         // as ModelBuildOptions has them
   int32_t block_tokens = 16;
   int64_t kv_tokens = 0;        // 0: max_seqs * max_context
   int64_t swap_tokens = 0;      // of preempted sequences (PreemptionMode::kSwap)

@@ -31,7 +31,7 @@ class TinyV3Drafts : public testing::Test {
     engine_.reset();
     ModelOptions options;
     options.path = folder_;
-    options.kv_type = "f32";
+    options.kv.type = "f32";
     options.num_threads = 1;
     options.max_seqs = max_seqs;
     options.context = 1024;

@@ -37,7 +37,7 @@ class TinyV3Test : public testing::TestWithParam<const char*> {
     options.isa = cuda ? "auto" : GetParam();
     options.device = cuda ? "cuda" : "cpu";
     options.gpu_exact = mtp;  // logits are compared closely; perplexity is as people run it
-    options.kv_type = "f32";
+    options.kv.type = "f32";
     options.num_threads = 2;
     options.max_seqs = max_seqs;
     options.context = 1024;

@@ -21,6 +21,7 @@ void Validate(const AttentionParams& params) {
   CHECK(kv.k_dim > 0 && kv.v_dim > 0 && kv.block_tokens > 0 && params.window >= 0)
       << "k_dim " << kv.k_dim << " v_dim " << kv.v_dim << " block " << kv.block_tokens << " window "
       << params.window;
+  CHECK(kv.planes == nullptr || std::max(kv.k_dim, kv.v_dim) <= kMaxKvDim) << "a quantised key of " << kv.k_dim;
   for (const SeqSpan& span : params.spans) {
     CHECK(span.q_len >= 0 && span.kv_len >= span.q_len)
         << "span q_len " << span.q_len << " kv_len " << span.kv_len;
@@ -36,6 +37,7 @@ int64_t RefWorkspaceBytes(int num_threads, int32_t v_dim) {
 void Attention(const ExecContext& ctx, const AttentionParams& params) {
   Validate(params);
   if (OnCuda(ctx)) {
+    CHECK(params.kv.planes == nullptr) << "no quantised cache on the GPU";
     const CudaAttentionShape shape = {.num_q_heads = params.num_q_heads,
                                       .num_kv_heads = params.kv.num_kv_heads,
                                       .k_dim = params.kv.k_dim,

@@ -9,6 +9,7 @@
 // few tiles to go round) without changing a bit.
 #include <algorithm>
 
+#include "kernels/attention/attention_codes_avx2.h"
 #include "kernels/attention/attention_tile_avx2.h"
 
 namespace cachalot {
@@ -26,8 +27,9 @@ int64_t PartialFloats(int64_t rows, int64_t v_dim) {
   return 2 * Floats(rows) + Floats(rows * v_dim);
 }
 
-int64_t ScoreFloats(int64_t rows) {
-  return Floats(rows * kScoreStride);
+template <typename Runner>
+int64_t ScratchFloats(int64_t rows, int64_t k_dim) {
+  return Floats(Runner::ScratchFloats(rows, k_dim));
 }
 
 PartialRows PartialAt(float* memory, int64_t rows) {
@@ -143,12 +145,13 @@ const ChunkKernels<T>& KernelsFor(const ExecContext& ctx, const AttentionParams&
 }
 
 // One task per tile.
-template <typename T>
+template <typename Runner>
 void RunTiles(const ExecContext& ctx, const AttentionParams& params, const Plan& plan) {
   const int num_threads = ctx.pool->num_threads();
   const int64_t rows = plan.tile_rows();
   const int v_dim = params.kv.v_dim;
-  const int64_t partial = PartialFloats(rows, v_dim), per_thread = ScoreFloats(rows) + 2 * partial;
+  const int64_t partial = PartialFloats(rows, v_dim);
+  const int64_t per_thread = ScratchFloats<Runner>(rows, params.kv.k_dim) + 2 * partial;
   float* const memory = ctx.workspace->Take<float>(num_threads * per_thread);
   TaskCursor* const cursors = ctx.workspace->Take<TaskCursor>(num_threads);
   std::fill_n(cursors, num_threads, TaskCursor());
@@ -158,7 +161,7 @@ void RunTiles(const ExecContext& ctx, const AttentionParams& params, const Plan&
     const PartialRows next = PartialAt(mine, rows), running = PartialAt(mine + partial, rows);
     RowTile tile;
     cursors[thread_idx].MoveTo(plan, params, task, &tile);
-    ChunkRunner<T> runner(params, KernelsFor<T>(ctx, params), tile, mine + 2 * partial);
+    Runner runner(params, KernelsFor<typename Runner::Value>(ctx, params), tile, rows, mine + 2 * partial);
     const KvRange chunks = ChunksOf(tile, params.window);
     int64_t tokens = 0;
     tokens += runner.Run(chunks.begin * kChunkTokens, running);
@@ -166,7 +169,7 @@ void RunTiles(const ExecContext& ctx, const AttentionParams& params, const Plan&
       tokens += runner.Run(chunk * kChunkTokens, next);
       MergePartial(next, tile.num_rows, v_dim, running);
     }
-    StoreRows(tile, v_dim, running);
+    Runner::Store(params, tile, running);
     CountKvBytes(ctx, params.kv, tokens);
   };
   if (plan.work_ns() < kInlineNs) {
@@ -203,13 +206,13 @@ void ForEachPart(const Plan& plan, const AttentionParams& params, Fn&& fn) {
 
 // One task per chunk of a tile, in waves of as many as there are slots for partial results. Between the waves
 // this thread merges them in order.
-template <typename T>
+template <typename Runner>
 void RunChunks(const ExecContext& ctx, const AttentionParams& params, const Plan& plan) {
   const int num_threads = ctx.pool->num_threads(), num_slots = kSlotsPerThread * num_threads;
   const int64_t rows = plan.tile_rows();
   const int v_dim = params.kv.v_dim;
-  const int64_t partial = PartialFloats(rows, v_dim);
-  float* const scores = ctx.workspace->Take<float>(num_threads * ScoreFloats(rows));
+  const int64_t partial = PartialFloats(rows, v_dim), per_thread = ScratchFloats<Runner>(rows, params.kv.k_dim);
+  float* const scratch = ctx.workspace->Take<float>(num_threads * per_thread);
   float* const slots = ctx.workspace->Take<float>((num_slots + 1) * partial);
   Part* const parts = ctx.workspace->Take<Part>(num_slots);
   const PartialRows running = PartialAt(slots + num_slots * partial, rows);
@@ -219,7 +222,7 @@ void RunChunks(const ExecContext& ctx, const AttentionParams& params, const Plan
     const Part& part = parts[slot];
     RowTile tile;
     plan.MakeTile(*part.span, part.kv_head, part.tile, &tile);
-    ChunkRunner<T> runner(params, KernelsFor<T>(ctx, params), tile, scores + thread_idx * ScoreFloats(rows));
+    Runner runner(params, KernelsFor<typename Runner::Value>(ctx, params), tile, rows, scratch + thread_idx * per_thread);
     CountKvBytes(ctx, params.kv,
                  runner.Run(part.chunk * kChunkTokens, PartialAt(slots + slot * partial, rows)));
   };
@@ -231,7 +234,7 @@ void RunChunks(const ExecContext& ctx, const AttentionParams& params, const Plan
       plan.MakeTile(*part.span, part.kv_head, part.tile, &tile);
       if (part.first) StartRunning(running, tile.num_rows);
       MergePartial(PartialAt(slots + slot * partial, rows), tile.num_rows, v_dim, running);
-      if (part.last) StoreRows(tile, v_dim, running);
+      if (part.last) Runner::Store(params, tile, running);
     }
     held = 0;
   };
@@ -245,7 +248,8 @@ void RunChunks(const ExecContext& ctx, const AttentionParams& params, const Plan
 }  // namespace
 
 bool AttentionAvx2Covers(const AttentionParams& params) {
-  return params.kv.k_dim % 8 == 0 && params.kv.v_dim % 8 == 0;
+  const KvPlanes* planes = params.kv.planes;
+  return params.kv.k_dim % 8 == 0 && params.kv.v_dim % 8 == 0 && (planes == nullptr || planes->exact_dim % 8 == 0);
 }
 
 void AttentionAvx2(const ExecContext& ctx, const AttentionParams& params) {
@@ -255,16 +259,18 @@ void AttentionAvx2(const ExecContext& ctx, const AttentionParams& params) {
   const int num_threads = ctx.pool->num_threads();
   const bool share_chunks = num_threads > 1 && plan.num_tasks() < kTilesPerThread * num_threads &&
                             plan.num_parts() > plan.num_tasks() && plan.work_ns() >= kInlineNs;
-  WithKvType(params.kv.dtype, [&](auto type) {
-    using T = decltype(type);
-    share_chunks ? RunChunks<T>(ctx, params, plan) : RunTiles<T>(ctx, params, plan);
-  });
+  const auto run = [&]<typename Runner>() {
+    share_chunks ? RunChunks<Runner>(ctx, params, plan) : RunTiles<Runner>(ctx, params, plan);
+  };
+  if (params.kv.planes != nullptr) return run.template operator()<CodeChunkRunner>();
+  WithKvType(params.kv.dtype, [&](auto type) { run.template operator()<ChunkRunner<decltype(type)>>(); });
 }
 
 int64_t AttentionAvx2WorkspaceBytes(int num_threads, int32_t k_dim, int32_t v_dim) {
   const int64_t rows = MaxTileRows(k_dim, v_dim);
   const int64_t partials = std::max<int64_t>(2 * num_threads, kSlotsPerThread * num_threads + 1);
-  const int64_t floats = num_threads * ScoreFloats(rows) + partials * PartialFloats(rows, v_dim);
+  // Over a quantised cache; a plain one needs less.
+  const int64_t floats = num_threads * ScratchFloats<CodeChunkRunner>(rows, k_dim) + partials * PartialFloats(rows, v_dim);
   const int64_t records = num_threads * std::max<int64_t>(sizeof(TaskCursor), kSlotsPerThread * sizeof(Part));
   return floats * int64_t{sizeof(float)} + Workspace::Padded(records);
 }

@@ -34,6 +34,25 @@ static inline __m256 InRegister(__m256 value) {
   return value;
 }
 
+// scores[r * kScoreStride + t] = ReduceAdd(acc[r * kTokens + t]) * scale.
+template <int kRows, int kTokens>
+static inline void StoreScores(const __m256* acc, float scale, float* scores) {
+  const __m128 factor = _mm_set1_ps(scale);
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows * kTokens; i += 4) {
+    constexpr int kLast = kRows * kTokens - 1;  // 5 rows x 2 tokens: the last two are reduced twice
+    const __m128 four = _mm_mul_ps(
+        Reduce4(acc[i], acc[i + 1], acc[std::min(i + 2, kLast - 1)], acc[std::min(i + 3, kLast)]), factor);
+    float* out = scores + i / kTokens * kScoreStride + i % kTokens;
+    if constexpr (kTokens >= 4) {
+      _mm_storeu_ps(out, four);
+    } else {
+      _mm_storel_pi(reinterpret_cast<__m64*>(out), four);
+      if (i + 2 <= kLast) _mm_storeh_pi(reinterpret_cast<__m64*>(out + kScoreStride), four);
+    }
+  }
+}
+
 // scores[r * kScoreStride + t] = (q[r] · k[t]) * scale for kRows rows and kTokens tokens. The operand of
 // which there are fewer stays in registers while the other passes by: sums, operands and one passing value
 // must fit 16 registers.
@@ -69,20 +88,7 @@ static inline void ScoreStrip(const float* const* q, const T* const* k, int dims
       }
     }
   }
-  const __m128 factor = _mm_set1_ps(scale);
-#pragma GCC unroll 8
-  for (int i = 0; i < kRows * kTokens; i += 4) {
-    constexpr int kLast = kRows * kTokens - 1;  // 5 rows x 2 tokens: the last two are reduced twice
-    const __m128 four = _mm_mul_ps(
-        Reduce4(acc[i], acc[i + 1], acc[std::min(i + 2, kLast - 1)], acc[std::min(i + 3, kLast)]), factor);
-    float* out = scores + i / kTokens * kScoreStride + i % kTokens;
-    if constexpr (kTokens >= 4) {
-      _mm_storeu_ps(out, four);
-    } else {
-      _mm_storel_pi(reinterpret_cast<__m64*>(out), four);
-      if (i + 2 <= kLast) _mm_storeh_pi(reinterpret_cast<__m64*>(out + kScoreStride), four);
-    }
-  }
+  StoreScores<kRows, kTokens>(acc, scale, scores);
 }
 
 template <typename T>

@@ -54,9 +54,12 @@ void AttentionRef(const ExecContext& ctx, const AttentionParams& params) {
   for (const SeqSpan& span : params.spans) {
     ctx.pool->ParallelFor(int64_t{span.q_len} * params.num_q_heads, [&](int64_t item, int thread_idx) {
       const int64_t row = item / params.num_q_heads, head = item % params.num_q_heads;
-      WithKvType(kv.dtype, [&](auto type) {
-        AttendRow<decltype(type)>(params, span, row, head, acc + thread_idx * acc_stride);
-      });
+      double* const mine = acc + thread_idx * acc_stride;
+      if (kv.planes != nullptr) {
+        AttendCodesRow(params, span, row, head, mine);
+      } else {
+        WithKvType(kv.dtype, [&](auto type) { AttendRow<decltype(type)>(params, span, row, head, mine); });
+      }
       const KvRange range = VisibleRange(int64_t{span.kv_len} - span.q_len + row, params.window);
       CountKvBytes(ctx, kv, range.end - range.begin);
     });

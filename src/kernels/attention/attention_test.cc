@@ -102,7 +102,7 @@ std::vector<float> RunOp(const Shape& s, const std::vector<Part>& parts, const C
 }
 
 std::string Name(const Shape& s) {
-  return fmt::format("{} heads {}/{} k {} v {} block {} window {}", DTypeName(s.kv.dtype), s.num_q_heads,
+  return fmt::format("{} heads {}/{} k {} v {} block {} window {}", s.kv.Name(), s.num_q_heads,
                      s.kv.num_kv_heads, s.kv.k_dim, s.kv.v_dim, s.kv.block_tokens, s.window);
 }
 
@@ -176,6 +176,24 @@ std::vector<Shape> Shapes() {
     shapes.push_back({{dtype, 1, 80, 80, 128}, 8});
     shapes.push_back({{dtype, 1, 13, 9, 16}, 3, 5});  // no variant but the reference covers it
   }
+  for (const KvFormat& format : KvFormats()) {
+    const KvScheme& scheme = format.scheme;
+    const auto quantised = [&](KvShape kv, bool mean) {
+      kv.dtype = DType::kF16;
+      kv.scheme = scheme;
+      kv.with_mean = mean;
+      if (kv.value_in_key) kv.exact_dim = kv.k_dim - kv.v_dim;
+      return kv;
+    };
+    shapes.push_back({quantised({DType::kF16, 3, 64, 64, 16}, true), 9});
+    shapes.push_back({quantised({DType::kF16, 1, 128, 128, 32, false, 6}, false), 7});
+    shapes.push_back({quantised({DType::kF16, 2, 16, 16, 8}, false), 2, 1});
+    shapes.push_back({quantised({DType::kF16, 1, 40, 24, 64}, true), 5, 37});
+    shapes.push_back({quantised({DType::kF16, 1, 576, 512, 64, true}, true), 16});
+    shapes.push_back({quantised({DType::kF16, 1, 24, 16, 1, true}, false), 4});
+    shapes.push_back({quantised({DType::kF16, 1, 256, 256, 24}, false), 2, 200});
+    shapes.push_back({quantised({DType::kF16, 1, 13, 9, 16}, true), 3, 5});
+  }
   shapes.push_back({{DType::kF16, 1, 96, 64, 24}, 4, 100});       // a block size that is no power of two
   shapes.push_back({{DType::kF32, 1, 64, 64, 16}, 4, 0, 30.0f});  // steep softmax: most weights vanish
   return shapes;
@@ -193,6 +211,8 @@ TEST(Attention, EveryVariantAgainstTheReference) {
     for (size_t b = 0; b < batches.size(); ++b) {
       // The reference is slow: long contexts with one type, and not with the widest rows.
       if (b >= 3 && (s.kv.k_dim == 576 || s.kv.dtype != DType::kF16)) continue;
+      if (b >= 2 && s.kv.scheme.quantised() && s.kv.k_dim > 40 && s.kv.scheme != FindKvFormat("k6v8")->scheme) continue;
+      if (b >= 3 && s.kv.scheme.quantised() && s.kv.k_dim > 64) continue;
       const std::vector<float> want = RunOp(s, batches[b], {});
       std::vector<float> fast;  // of the first instruction set; the others give the same bits (attention_kernels.h)
       for (Isa isa : TestableIsas()) {
@@ -215,10 +235,12 @@ TEST(Attention, EveryVariantAgainstTheReference) {
 TEST(Attention, ChunksHaveTheSameBits) {
   for (const Shape& base : Shapes()) {
     if (base.kv.dtype != DType::kF16) continue;
-    const int32_t length = base.kv.k_dim == 576 ? 150 : 333;
+    const bool quantised = base.kv.scheme.quantised();
+    if (quantised && base.kv.k_dim == 13) continue;
+    const int32_t length = base.kv.k_dim == 576 ? (quantised ? 70 : 150) : 333;
     const int64_t row = int64_t{base.num_q_heads} * base.kv.v_dim;
     for (Isa isa : TestableIsas()) {
-      if (isa == Isa::kRef && base.kv.k_dim > 64) continue;
+      if (isa == Isa::kRef && (base.kv.k_dim > 64 || quantised)) continue;
       SCOPED_TRACE(fmt::format("{} {}", IsaName(isa), Name(base)));
       const std::vector<float> whole = RunOp(base, {{length, length, 5}}, {.isa = isa, .threads = 2});
       for (int32_t chunk : {7, 33, 64}) {
@@ -239,8 +261,11 @@ TEST(Attention, ChunksHaveTheSameBits) {
 }
 
 TEST(Attention, BatchBlockSizeAndPlacementDoNotChangeBits) {
-  for (Isa isa : TestableIsas()) {
-    Shape s{{DType::kBF16, 2, 64, 64, 16}, 8};
+  std::vector<KvScheme> schemes = {{}};
+  for (const KvFormat& format : KvFormats()) schemes.push_back(format.scheme);
+  for (Isa isa : TestableIsas()) for (const KvScheme& scheme : schemes) {
+    if (isa == Isa::kRef && scheme.quantised()) continue;
+    Shape s{{DType::kBF16, 2, 64, 64, 16, false, 0, scheme}, 8};
     const std::vector<Part> parts = {{1, 513, 1}, {20, 90, 2}, {1, 64, 3},
                                      {3, 300, 4}, {1, 1, 5},   {1, 777, 6}};
     const std::vector<float> together = RunOp(s, parts, {.isa = isa, .threads = 2});

@@ -108,20 +108,60 @@ static inline void ForEachGroup(int num_rows, int most, Fn&& fn) {
   }
 }
 
+static inline void StoreRows(const RowTile& tile, int v_dim, const PartialRows& running) {
+  for (int r = 0; r < tile.num_rows; ++r) {
+    const __m256 inverse = _mm256_set1_ps(1.0f / running.sum[r]);
+    const float* sum = running.out + int64_t{r} * v_dim;
+    for (int d = 0; d < v_dim; d += 8) {
+      _mm256_storeu_ps(tile.out[r] + d, _mm256_mul_ps(_mm256_loadu_ps(sum + d), inverse));
+    }
+  }
+}
+
+// Adds tokens [begin, end) to `dims` values, from `at` on, of all rows' sums. Tokens that only some rows of a group see
+// are added row by row: a weight of zero would not do, since zero times a value that the row must not see can be NaN.
+template <typename T>
+static void WeighStage(const ChunkKernels<T>& kernels, int num_rows, const ChunkRanges& ranges, const float* scores,
+                       const T* const* values, int begin, int end, int64_t at, int dims, float* out, int64_t stride) {
+  ForEachGroup(num_rows, kMaxGroupRows, [&](int row, int rows) {
+    int all_begin = begin, all_end = end;
+    for (int r = row; r < row + rows; ++r) {
+      all_begin = std::max<int>(all_begin, ranges.begin[r]);
+      all_end = std::min<int>(all_end, ranges.end[r]);
+    }
+    if (all_begin >= all_end) all_begin = all_end = end;
+    const auto weigh = [&](int first_row, int count, int from, int to) {
+      if (from >= to) return;
+      kernels.weigh(count, scores + first_row * kScoreStride, values, at, dims, from, to, out + first_row * stride, stride);
+    };
+    for (int r = row; r < row + rows; ++r) {
+      weigh(r, 1, std::max<int>(begin, ranges.begin[r]), std::min<int>(all_begin, ranges.end[r]));
+    }
+    weigh(row, rows, all_begin, all_end);
+    for (int r = row; r < row + rows; ++r) weigh(r, 1, all_end, std::min<int>(end, ranges.end[r]));
+  });
+}
+
 // Computes one chunk for all rows of a tile. Keys and values are read in the cache's own type, where they
 // lie: each value that is loaded and converted serves up to six rows. (Converting a stage of them to F32
 // first was measured: no faster for 72 rows, 20 % slower for 16.)
 template <typename T>
 class ChunkRunner {
  public:
-  // scores: [tile rows, kScoreStride] of scratch.
-  ChunkRunner(const AttentionParams& params, const ChunkKernels<T>& kernels, const RowTile& tile,
-              float* scores)
+  using Value = T;
+  static int64_t ScratchFloats(int64_t rows, int64_t /*k_dim*/) { return rows * kScoreStride; }
+
+  ChunkRunner(const AttentionParams& params, const ChunkKernels<T>& kernels, const RowTile& tile, int64_t /*max_rows*/,
+              float* scratch)
       : params_(params),
         kernels_(kernels),
         score_scale_(static_cast<float>(params.scale * std::numbers::log2e)),
         tile_(tile),
-        scores_(scores) {}
+        scores_(scratch) {}
+
+  static void Store(const AttentionParams& params, const RowTile& tile, const PartialRows& running) {
+    StoreRows(tile, params.kv.v_dim, running);
+  }
 
   // Leaves the chunk's partial result in `partial`; returns the number of tokens read.
   int Run(int64_t chunk_begin, const PartialRows& partial) {
@@ -140,8 +180,8 @@ class ChunkRunner {
     }
     for (int t = ranges.first / kStageTokens * kStageTokens; t < ranges.last; t += kStageTokens) {
       for (int d = 0; d < v_dim; d += kStageDims) {
-        WeighStage(ranges, std::max(t, ranges.first), std::min(t + kStageTokens, ranges.last), d,
-                   std::min(kStageDims, v_dim - d), partial.out + d);
+        WeighStage<T>(kernels_, tile_.num_rows, ranges, scores_, pointers_.value, std::max(t, ranges.first),
+                      std::min(t + kStageTokens, ranges.last), d, std::min(kStageDims, v_dim - d), partial.out + d, v_dim);
       }
     }
     return std::max(ranges.last - ranges.first, 0);
@@ -170,37 +210,11 @@ class ChunkRunner {
     }
   }
 
-  // Adds tokens [stage_begin, stage_end) to `dims` values of all rows' sums. Tokens that only some rows of a
-  // group see are added row by row: a weight of zero would not do, since zero times a value that the row must
-  // not see can be NaN.
-  void WeighStage(const ChunkRanges& ranges, int stage_begin, int stage_end, int64_t at, int dims,
-                  float* out) {
-    const int64_t stride = params_.kv.v_dim;
-    ForEachGroup(tile_.num_rows, kMaxGroupRows, [&](int row, int rows) {
-      int all_begin = stage_begin, all_end = stage_end;
-      for (int r = row; r < row + rows; ++r) {
-        all_begin = std::max<int>(all_begin, ranges.begin[r]);
-        all_end = std::min<int>(all_end, ranges.end[r]);
-      }
-      if (all_begin >= all_end) all_begin = all_end = stage_end;
-      const auto weigh = [&](int first_row, int num_rows, int begin, int end) {
-        if (begin >= end) return;
-        kernels_.weigh(num_rows, scores_ + first_row * kScoreStride, pointers_.value, at, dims, begin, end,
-                       out + first_row * stride, stride);
-      };
-      for (int r = row; r < row + rows; ++r) {
-        weigh(r, 1, std::max<int>(stage_begin, ranges.begin[r]), std::min<int>(all_begin, ranges.end[r]));
-      }
-      weigh(row, rows, all_begin, all_end);
-      for (int r = row; r < row + rows; ++r) weigh(r, 1, all_end, std::min<int>(stage_end, ranges.end[r]));
-    });
-  }
-
   const AttentionParams& params_;
   const ChunkKernels<T>& kernels_;
   const float score_scale_;  // scores are exponents to base 2
   const RowTile& tile_;
-  float* const scores_;
+  float* const scores_;  // [rows, kScoreStride]
   ChunkPointers<T> pointers_;
 };
 
@@ -226,16 +240,6 @@ static inline void MergePartial(const PartialRows& next, int num_rows, int v_dim
     for (int d = 0; d < v_dim; d += 8) {
       const __m256 kept = _mm256_mul_ps(_mm256_loadu_ps(out + d), a);
       _mm256_storeu_ps(out + d, _mm256_fmadd_ps(_mm256_loadu_ps(add + d), b, kept));
-    }
-  }
-}
-
-static inline void StoreRows(const RowTile& tile, int v_dim, const PartialRows& running) {
-  for (int r = 0; r < tile.num_rows; ++r) {
-    const __m256 inverse = _mm256_set1_ps(1.0f / running.sum[r]);
-    const float* sum = running.out + int64_t{r} * v_dim;
-    for (int d = 0; d < v_dim; d += 8) {
-      _mm256_storeu_ps(tile.out[r] + d, _mm256_mul_ps(_mm256_loadu_ps(sum + d), inverse));
     }
   }
 }

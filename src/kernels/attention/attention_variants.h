@@ -2,10 +2,13 @@
 #pragma once
 
 #include "kernels/attention/attention.h"
+#include "quant/kv_format.h"
 
 namespace cachalot {
 
 void AttentionRef(const ExecContext& ctx, const AttentionParams& params);
+// A row of it over a quantised cache; acc [v_dim] is scratch.
+void AttendCodesRow(const AttentionParams& params, const SeqSpan& span, int64_t row, int64_t head, double* acc);
 
 bool AttentionAvx2Covers(const AttentionParams& params);
 void AttentionAvx2(const ExecContext& ctx, const AttentionParams& params);
@@ -29,7 +32,8 @@ inline bool ValueLiesInKey(const PagedKv& kv) {
 inline void CountKvBytes(const ExecContext& ctx, const PagedKv& kv, int64_t num_tokens) {
   if (ctx.counters == nullptr) return;
   const int64_t values = ValueLiesInKey(kv) ? kv.k_dim : int64_t{kv.k_dim} + kv.v_dim;
-  ctx.counters->kv_bytes.fetch_add(num_tokens * DTypeBytes(kv.dtype, values), std::memory_order_relaxed);
+  const int64_t token_bytes = kv.planes != nullptr ? kv.planes->token_bytes() : DTypeBytes(kv.dtype, values);
+  ctx.counters->kv_bytes.fetch_add(num_tokens * token_bytes, std::memory_order_relaxed);
 }
 
 }  // namespace cachalot

@@ -12,6 +12,11 @@ int64_t BlockValues(const KvShape& s) {
   return (ValuesPerToken(s) * s.num_kv_heads * s.block_tokens + s.gap + 1) / 2 * 2;
 }
 
+std::unique_ptr<KvPlanes> PlanesOf(const KvShape& s) {
+  if (!s.scheme.quantised()) return nullptr;
+  return std::make_unique<KvPlanes>(PlanKvPlanes(s.scheme, {s.k_dim, s.v_dim, s.exact_dim, s.value_in_key}, s.block_tokens));
+}
+
 int64_t BlocksFor(const KvShape& s, int64_t tokens) {
   return (tokens + s.block_tokens - 1) / s.block_tokens;
 }
@@ -44,7 +49,8 @@ std::vector<float> ReadValues(const std::byte* p, int64_t count) {
 TestKv::TestKv(const KvShape& shape, std::span<const int32_t> kv_lens, uint64_t seed)
     : shape_(shape),
       num_slots_(static_cast<int64_t>(kv_lens.size())),
-      data_(TotalBlocks(shape, kv_lens) * DTypeBytes(shape.dtype, BlockValues(shape)) / 4) {
+      planes_(PlanesOf(shape)),
+      data_(TotalBlocks(shape, kv_lens) * BlockBytes() / 4) {
   int64_t longest = 0;
   for (int32_t kv_len : kv_lens) longest = std::max(longest, BlocksFor(shape, kv_len));
   const int64_t table_stride = longest + 3;
@@ -62,7 +68,12 @@ TestKv::TestKv(const KvShape& shape, std::span<const int32_t> kv_lens, uint64_t 
   view_.num_kv_heads = shape.num_kv_heads;
   view_.k_dim = shape.k_dim;
   view_.v_dim = shape.v_dim;
-  view_.block_bytes = DTypeBytes(shape.dtype, BlockValues(shape));
+  view_.block_bytes = BlockBytes();
+  view_.planes = planes_.get();
+  if (shape.with_mean) {
+    mean_ = TestRng(99).NormalVector(int64_t{shape.num_kv_heads} * planes_->key.coding.dim, 2.0f);
+    view_.key_mean = mean_.data();
+  }
   view_.k_head_stride = int64_t{shape.block_tokens} * shape.k_dim;
   if (shape.value_in_key) {
     view_.v_offset = 0;
@@ -75,6 +86,19 @@ TestKv::TestKv(const KvShape& shape, std::span<const int32_t> kv_lens, uint64_t 
   }
   view_.block_tables = tables_.data();
   view_.table_stride = table_stride;
+}
+
+int64_t TestKv::BlockBytes() const {
+  if (planes_ != nullptr) return planes_->head_bytes * shape_.num_kv_heads + shape_.gap * 4;
+  return DTypeBytes(shape_.dtype, BlockValues(shape_));
+}
+
+std::byte* TestKv::Region(int64_t slot, int64_t head, int64_t position) const {
+  return view_.Block(slot, position) + head * planes_->head_bytes;
+}
+
+const float* TestKv::Mean(int64_t head) const {
+  return mean_.empty() ? nullptr : mean_.data() + head * planes_->key.coding.dim;
 }
 
 std::byte* TestKv::TokenKey(int64_t slot, int64_t head, int64_t position) const {
@@ -90,6 +114,13 @@ std::byte* TestKv::TokenValue(int64_t slot, int64_t head, int64_t position) cons
 
 void TestKv::Write(int64_t slot, int64_t head, int64_t position, std::span<const float> key,
                    std::span<const float> value) {
+  if (planes_ != nullptr) {
+    std::vector<float> scratch(key.begin(), key.end());
+    EncodeKvKey(*planes_, Mean(head), scratch.data(), Region(slot, head, position), position % view_.block_tokens);
+    if (shape_.value_in_key) return;
+    EncodeKvValue(*planes_, value.data(), Region(slot, head, position), position % view_.block_tokens);
+    return;
+  }
   WithKvType(view_.dtype, [&](auto type) {
     using T = decltype(type);
     T* k = reinterpret_cast<T*>(TokenKey(slot, head, position));
@@ -116,6 +147,11 @@ void TestKv::FillNormal(std::span<const int32_t> kv_lens, std::span<const int64_
 
 std::vector<float> TestKv::Key(int64_t slot, int64_t head, int64_t position) const {
   std::vector<float> values;
+  if (planes_ != nullptr) {
+    values.resize(static_cast<size_t>(view_.k_dim));
+    DecodeKvKey(*planes_, Mean(head), Region(slot, head, position), position % view_.block_tokens, values.data());
+    return values;
+  }
   WithKvType(view_.dtype, [&](auto type) {
     values = ReadValues<decltype(type)>(TokenKey(slot, head, position), view_.k_dim);
   });
@@ -124,6 +160,11 @@ std::vector<float> TestKv::Key(int64_t slot, int64_t head, int64_t position) con
 
 std::vector<float> TestKv::Value(int64_t slot, int64_t head, int64_t position) const {
   std::vector<float> values;
+  if (planes_ != nullptr) {
+    values.resize(static_cast<size_t>(view_.v_dim));
+    DecodeKvValue(*planes_, Mean(head), Region(slot, head, position), position % view_.block_tokens, values.data());
+    return values;
+  }
   WithKvType(view_.dtype, [&](auto type) {
     values = ReadValues<decltype(type)>(TokenValue(slot, head, position), view_.v_dim);
   });

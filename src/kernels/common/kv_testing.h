@@ -3,12 +3,15 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/common/kv_value.h"
 #include "kernels/common/paged_kv.h"
 #include "kernels/common/testing.h"
+#include "quant/kv_format.h"
 
 namespace cachalot {
 
@@ -20,6 +23,12 @@ struct KvShape {
   int32_t block_tokens = 16;
   bool value_in_key = false;  // MLA: one head; the value is the first v_dim values of the key
   int64_t gap = 0;            // unused values after each block
+  // A quantised cache: `dtype` says nothing, and the gap counts words. Of the key exact_dim values are kept as BF16.
+  KvScheme scheme = {};
+  int32_t exact_dim = 0;
+  bool with_mean = false;     // a mean of each head is taken off the keys
+
+  std::string Name() const { return scheme.quantised() ? KvSchemeName(scheme) : DTypeName(dtype); }
 };
 
 class TestKv {
@@ -46,12 +55,17 @@ class TestKv {
   bool Intact() const { return data_.Intact(); }
 
  private:
+  int64_t BlockBytes() const;
+  std::byte* Region(int64_t slot, int64_t head, int64_t position) const;
+  const float* Mean(int64_t head) const;
   std::byte* TokenKey(int64_t slot, int64_t head, int64_t position) const;
   std::byte* TokenValue(int64_t slot, int64_t head, int64_t position) const;
 
   KvShape shape_;
   int64_t num_slots_ = 0;
   std::vector<int32_t> tables_;
+  std::unique_ptr<KvPlanes> planes_;  // of a quantised cache
+  std::vector<float> mean_;
   GuardedBuffer<uint32_t> data_;
   PagedKv view_;
 };

@@ -8,6 +8,8 @@
 
 namespace cachalot {
 
+struct KvPlanes;  // quant/kv_format.h
+
 // Block b starts at data + b * block_bytes. In it, for each KV head, keys [block_tokens, k_dim]
 // (k_head_stride apart, in values), then values [block_tokens, v_dim] starting v_offset values after the
 // block's start. MLA: one head, k_dim = kv_lora_rank + rope dim, the value is the first v_dim values of the
@@ -24,6 +26,10 @@ struct PagedKv {
   int64_t v_offset = 0;
   int64_t v_head_stride = 0;
   int64_t v_token_stride = 0;
+  // A quantised cache: head h's region begins h * planes->head_bytes after the block's start, and dtype and strides say
+  // nothing. Null: plain values.
+  const KvPlanes* planes = nullptr;
+  const float* key_mean = nullptr;  // [num_kv_heads, coded values], taken off before coding; null: none
   const int32_t* block_tables = nullptr;  // [num_slots, table_stride]
   int64_t table_stride = 0;
 

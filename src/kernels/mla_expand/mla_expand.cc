@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/common/kv_region.h"
 #include "kernels/matmul/matmul.h"
 #include "quant/format.h"
 
@@ -58,6 +59,13 @@ PagedKv MlaExpand(const ExecContext& ctx, const MlaExpandParams& params) {
   ctx.pool->ParallelFor((params.kv_len + page - 1) / page, [&](int64_t i, int) {
     const int64_t begin = i * page;
     const int64_t count = std::min<int64_t>(page, params.kv_len - begin);
+    if (params.latent.planes != nullptr) {
+      for (int64_t t = 0; t < count; ++t) {
+        DecodeKvKey(*params.latent.planes, params.latent.key_mean, params.latent.Block(params.slot, begin), t,
+                    latents + (begin + t) * width);
+      }
+      return;
+    }
     format->decode(params.latent.Block(params.slot, begin), latents + begin * width, count * width);
   });
 

@@ -1,8 +1,11 @@
 #include "kernels/rope_append/rope_append.h"
 
+#include <algorithm>
+
 #include "kernels/common/cuda_step.h"
 #include "kernels/common/dispatch.h"
 #include "kernels/rope_append/rope_append_variants.h"
+#include "quant/kv_format.h"
 
 namespace cachalot {
 namespace {
@@ -24,6 +27,7 @@ void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params) {
   CHECK(params.k_rope_offset >= 0 && params.k_rope_offset + end <= params.kv.k_dim)
       << "rope at " << params.k_rope_offset << " + " << end << " of a key of " << params.kv.k_dim;
   CHECK(params.kv.block_tokens > 0);
+  CHECK(params.kv.planes == nullptr || (std::max(params.kv.k_dim, params.kv.v_dim) <= kMaxKvDim && !OnCuda(ctx))) << "a quantised key of " << params.kv.k_dim;
   for (const SeqSpan& span : params.spans) {
     CHECK(span.q_len >= 0 && span.kv_len >= span.q_len)
         << "span q_len " << span.q_len << " kv_len " << span.kv_len;

@@ -1,4 +1,5 @@
-// Rotary embedding (Su et al. 2021) of q and k, and the write of k and v into the paged cache, in one pass.
+// Rotary embedding (Su et al. 2021) of q and k, and the write of k and v into the paged cache, in one pass: into a
+// quantised cache their codes (quant/kv_format.h).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,11 @@
 // RopeAppend, AVX2. Bound: memory. No fused multiply-add: the bits are those of the reference.
 #include <immintrin.h>
 
+#include <algorithm>
+
 #include "kernels/common/avx2.h"
+#include "kernels/common/kv_codes_avx2.h"
+#include "kernels/common/kv_region.h"
 #include "kernels/common/kv_value.h"
 #include "kernels/rope_append/rope_append_variants.h"
 
@@ -83,17 +87,62 @@ void AppendToken(const RopeAppendParams& params, int64_t row, int64_t slot, int6
   }
 }
 
+// A vector and the zeros that fill up its last unit.
+struct alignas(32) Padded {
+  float values[kMaxKvDim + kKvUnit];
+};
+
+void EncodeRows(const KvRows& rows, Padded* x, std::byte* region, int64_t token) {
+  std::fill(x->values + rows.coding.dim, x->values + rows.coding.padded(), 0.0f);
+  EncodeKvVectorAvx2(rows.coding, x->values, rows.Main(region, token), rows.High(region, token), rows.Scales(region, token));
+}
+
+// EncodeKvKey, eight values at a time. key [k_dim] becomes scratch.
+void EncodeKey(const KvPlanes& planes, const float* mean, Padded* key, std::byte* region, int64_t token) {
+  const int32_t dim = planes.key.coding.dim;
+  float* x = key->values;
+  if (dim % 8 != 0 || planes.exact_dim % 8 != 0) return EncodeKvKey(planes, mean, x, region, token);
+  auto* exact = reinterpret_cast<BF16Bits*>(planes.Exact(region, token));
+  for (int32_t i = 0; i < planes.exact_dim; i += 8) StoreF32(exact + i, KvFinite8(_mm256_loadu_ps(x + dim + i)));
+  for (int32_t i = 0; i < dim; i += 8) {
+    const __m256 finite = KvFinite8(_mm256_loadu_ps(x + i));
+    _mm256_storeu_ps(x + i, mean == nullptr ? finite : _mm256_sub_ps(finite, _mm256_loadu_ps(mean + i)));
+  }
+  RotateKvAvx2(x, dim, planes.rotation);
+  EncodeRows(planes.key, key, region, token);
+}
+
+void AppendCodes(const RopeAppendParams& params, int64_t row, int64_t slot, int64_t position) {
+  const PagedKv& kv = params.kv;
+  const int64_t token = position % kv.block_tokens;
+  const int32_t begin = params.k_rope_offset, end = begin + params.rope_dim;
+  Padded x;
+  for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
+    std::byte* region = KvRegion(kv, slot, position, head);
+    const float* k = params.k + row * params.k_token_stride + head * params.k_head_stride;
+    std::copy_n(k, begin, x.values);
+    RotateTo(params, row, k + begin, x.values + begin);
+    std::copy(k + end, k + kv.k_dim, x.values + end);
+    EncodeKey(*kv.planes, KvKeyMean(kv, head), &x, region, token);
+    if (params.v == nullptr) continue;
+    std::copy_n(params.v + row * params.v_token_stride + head * params.v_head_stride, kv.v_dim, x.values);
+    EncodeRows(kv.planes->value, &x, region, token);
+  }
+}
+
 }  // namespace
 
 void RopeAppendAvx2(const ExecContext& ctx, const RopeAppendParams& params) {
   const PagedKv& kv = params.kv;
+  const double value_ns = kv.planes == nullptr ? 0.2 : 1.0;
   const double token_ns =
-      0.2 * (params.num_q_heads * params.rope_dim + kv.num_kv_heads * (kv.k_dim + kv.v_dim));
+      0.2 * params.num_q_heads * params.rope_dim + value_ns * kv.num_kv_heads * (kv.k_dim + kv.v_dim);
   ForEachToken(ctx, params.spans, token_ns, [&](int64_t row, int64_t slot, int64_t position) {
     for (int32_t head = 0; head < params.num_q_heads; ++head) {
       float* q = params.q + row * params.q_token_stride + head * params.q_head_stride + params.q_rope_offset;
       RotateTo(params, row, q, q);
     }
+    if (kv.planes != nullptr) return AppendCodes(params, row, slot, position);
     WithKvType(kv.dtype, [&](auto type) { AppendToken<decltype(type)>(params, row, slot, position); });
   });
 }

@@ -1,4 +1,7 @@
 // The definition of RopeAppend: pair (a, b) turned by the angle becomes (a cos - b sin, b cos + a sin).
+#include <algorithm>
+
+#include "kernels/common/kv_region.h"
 #include "kernels/common/kv_value.h"
 #include "kernels/rope_append/rope_append_variants.h"
 
@@ -24,6 +27,28 @@ float RotatedAt(const float* x, int32_t i, const float* cos, const float* sin, i
   const int32_t pair = style == RopeStyle::kHalf ? i % half : i / 2;
   const int32_t other = style == RopeStyle::kHalf ? (first ? i + half : i - half) : (i ^ 1);
   return first ? x[i] * cos[pair] - x[other] * sin[pair] : x[i] * cos[pair] + x[other] * sin[pair];
+}
+
+void RotateKey(const RopeAppendParams& params, int64_t row, int32_t head, float* out) {
+  const float* cos = params.cos + row * (params.rope_dim / 2);
+  const float* sin = params.sin + row * (params.rope_dim / 2);
+  std::copy_n(params.k + row * params.k_token_stride + head * params.k_head_stride, params.kv.k_dim, out);
+  Rotate(out + params.k_rope_offset, cos, sin, params.rope_dim, params.style);
+}
+
+void AppendCodes(const RopeAppendParams& params, int64_t row, int64_t slot, int64_t position) {
+  const PagedKv& kv = params.kv;
+  const KvPlanes& planes = *kv.planes;
+  const int64_t token = position % kv.block_tokens;
+  float key[kMaxKvDim];
+  for (int32_t head = 0; head < kv.num_kv_heads; ++head) {
+    std::byte* region = KvRegion(kv, slot, position, head);
+    RotateKey(params, row, head, key);
+    EncodeKvKey(planes, KvKeyMean(kv, head), key, region, token);
+    if (params.v != nullptr) {
+      EncodeKvValue(planes, params.v + row * params.v_token_stride + head * params.v_head_stride, region, token);
+    }
+  }
 }
 
 template <typename T>
@@ -63,6 +88,7 @@ void RopeAppendRef(const ExecContext& ctx, const RopeAppendParams& params) {
       float* q = params.q + row * params.q_token_stride + head * params.q_head_stride;
       Rotate(q + params.q_rope_offset, cos, sin, params.rope_dim, params.style);
     }
+    if (kv.planes != nullptr) return AppendCodes(params, row, slot, position);
     WithKvType(kv.dtype, [&](auto type) { AppendToken<decltype(type)>(params, row, slot, position); });
   });
 }

@@ -147,13 +147,24 @@ TEST(RopeAppend, EveryVariantHasTheReferencesBits) {
       shapes.push_back({{dtype, 2, 8, 8, 8}, style, 0, 2, 8, 0, 0});
     }
   }
+  for (const KvFormat& format : KvFormats()) {
+    for (const bool mean : {false, true}) {
+      const KvScheme& scheme = format.scheme;
+      shapes.push_back({{DType::kF32, 3, 64, 64, 16, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 64, 9, 64, 0, 0});
+      shapes.push_back({{DType::kF32, 2, 80, 40, 24, false, 8, scheme, 0, mean}, RopeStyle::kInterleaved, 20, 4, 80, 3, 2});
+      shapes.push_back({{DType::kF32, 1, 13, 5, 8, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 6, 2, 17, 11, 7});
+      shapes.push_back(
+          {{DType::kF32, 1, 576, 512, 64, true, 0, scheme, 64, mean}, RopeStyle::kInterleaved, 64, 16, 192, 128, 512});
+      shapes.push_back({{DType::kF32, 2, 256, 128, 1, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 128, 2, 256, 0, 0});
+    }
+  }
   const std::vector<std::pair<int, int>> lens = {{1, 1}, {7, 20}, {0, 5}, {33, 33}, {1, 129}};
   for (const Shape& s : shapes) {
     const std::vector<float> want = RunOp(Isa::kRef, 1, s, lens);
     for (Isa isa : TestableIsas()) {
       for (int threads : {1, 3}) {
         EXPECT_EQ(FirstBitDifference(RunOp(isa, threads, s, lens), want), "")
-            << IsaName(isa) << " " << DTypeName(s.kv.dtype) << " k_dim " << s.kv.k_dim << " rope "
+            << IsaName(isa) << " " << s.kv.Name() << " k_dim " << s.kv.k_dim << " rope "
             << s.rope_dim;
       }
     }
@@ -210,6 +221,33 @@ TEST(RopeAppend, ConversionRoundsToNearestEvenAndKeepsSpecialValues) {
       results.push_back(cache.AllBytes());
     }
     for (const auto& result : results) EXPECT_EQ(FirstBitDifference(result, results[0]), "");
+  }
+}
+
+// NaN, infinities, huge and tiny values in keys and values: the same bits from every variant, finite ones, and the other
+// tokens as they were.
+TEST(RopeAppend, QuantisedCodesOfSpecialValues) {
+  const float special[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0.0f, 5e4f};
+  for (const KvFormat& format : KvFormats()) {
+    for (size_t which = 0; which < std::size(special); ++which) {
+      std::vector<float> k = TestRng(5).NormalVector(64), v = TestRng(6).NormalVector(64);
+      k[9] = special[which], v[40] = special[which];
+      std::vector<std::vector<float>> results;
+      for (Isa isa : TestableIsas()) {
+        TestContext ctx(isa);
+        TestKv cache({DType::kF32, 1, 64, 64, 16, false, 0, format.scheme}, {3});
+        const SeqSpan span{0, 0, 1, 3};
+        RopeAppend(ctx, {.spans = {&span, 1}, .rope_dim = 0, .k = k.data(), .v = v.data(), .kv = cache.view()});
+        for (float x : cache.Key(0, 0, 2)) EXPECT_TRUE(std::isfinite(x)) << format.name;
+        for (float x : cache.Value(0, 0, 2)) EXPECT_TRUE(std::isfinite(x)) << format.name;
+        const std::vector<float> value = cache.Value(0, 0, 2);
+        if (std::isnan(special[which])) {
+          EXPECT_LT(std::fabs(value[40]), 0.3f);  // INT4 has no zero
+        }
+        results.push_back(cache.AllBytes());
+      }
+      for (const auto& result : results) EXPECT_EQ(FirstBitDifference(result, results[0]), "") << format.name;
+    }
   }
 }
 

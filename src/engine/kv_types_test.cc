@@ -1,0 +1,94 @@
+#include "engine/kv_types.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace cachalot {
+namespace {
+
+using testing::HasSubstr;
+
+ModelSpec SmallSpec() {
+  ModelSpec spec;
+  spec.num_layers = 6;
+  spec.layers.resize(6);
+  spec.layers[2].window = 128;
+  spec.attention.num_q_heads = 4;
+  spec.attention.num_kv_heads = 2;
+  spec.attention.head_dim = 64;
+  return spec;
+}
+
+TEST(KvTypes, LayersGroupByType) {
+  const ModelSpec spec = SmallSpec();
+  const auto choice = ChooseKv({.type = "k6v8", .layers = "0-1=bf16,5=k8v8"}, spec);
+  ASSERT_TRUE(choice.ok()) << choice.status().message();
+  EXPECT_EQ(choice->plain, DType::kBF16);
+  const auto groups = KvGroups(spec, false, 0, choice->types);
+  ASSERT_EQ(groups.size(), 4u);
+  EXPECT_EQ(groups[0].layers, (std::vector<int32_t>{0, 1}));
+  EXPECT_FALSE(groups[0].scheme.quantised());
+  EXPECT_EQ(groups[1].layers, (std::vector<int32_t>{2}));  // a window is exempt
+  EXPECT_FALSE(groups[1].scheme.quantised());
+  EXPECT_EQ(groups[2].layers, (std::vector<int32_t>{3, 4}));
+  EXPECT_EQ(groups[2].scheme, FindKvFormat("k6v8")->scheme);
+  EXPECT_EQ(groups[3].scheme, FindKvFormat("k8v8")->scheme);
+  // Bytes: 2 layers, 2 heads, 16 tokens of 48 + 2 and 64 + 2 bytes.
+  EXPECT_EQ(groups[2].BlockBytes(choice->plain, 16), 2 * 2 * 16 * (48 + 2 + 64 + 2));
+  EXPECT_EQ(groups[0].BlockBytes(choice->plain, 16), 2 * 2 * 16 * 2 * 64 * 2);
+}
+
+TEST(KvTypes, NamesTellAllThatTheBitsDependOn) {
+  const ModelSpec spec = SmallSpec();
+  std::vector<std::string> names;
+  const KvOptions all[] = {{.type = "f16"},
+                           {.type = "bf16"},
+                           {.type = "k6v8"},
+                           {.type = "k8v8"},
+                           {.type = "fp8"},
+                           {.type = "k6v4"},
+                           {.type = "k4v4"},
+                           {.type = "k6v8", .rotate = "off"},
+                           {.type = "k6v8", .group = "32"},
+                           {.type = "k6v8", .layers = "1=f16"},
+                           {.type = "k6v8", .layers = "3=f16"},
+                           {.type = "k6v8", .layers = "3=k8v8"}};
+  for (const KvOptions& options : all) {
+    const auto choice = ChooseKv(options, spec);
+    ASSERT_TRUE(choice.ok()) << choice.status().message();
+    for (const std::string& other : names) EXPECT_NE(choice->Name(), other);
+    names.push_back(choice->Name());
+  }
+  KvChoice means = ChooseKv({.type = "k6v8"}, spec).value();
+  means.key_means = {{1.0f}};
+  EXPECT_NE(means.Name(), names[2]);
+  EXPECT_EQ(ChooseKv({}, spec)->Name(), "F16");
+}
+
+TEST(KvTypes, WhatDoesNotFitIsRefused) {
+  const auto error = [](const KvOptions& options) { return ChooseKv(options, SmallSpec()).status().message(); };
+  EXPECT_THAT(error({.type = "k5v5"}), HasSubstr("k6v8"));
+  EXPECT_THAT(error({.type = "k6v8", .layers = "6=f16"}), HasSubstr("0 to 5"));
+  EXPECT_THAT(error({.type = "k6v8", .layers = "3-1=f16"}), HasSubstr("3-1"));
+  EXPECT_THAT(error({.type = "k6v8", .layers = "x=f16"}), HasSubstr("no layer"));
+  EXPECT_THAT(error({.type = "k6v8", .layers = "1"}), HasSubstr("no type"));
+  EXPECT_THAT(error({.type = "k6v8", .layers = "1=q9"}), HasSubstr("q9"));
+  EXPECT_THAT(error({.type = "k6v8", .layers = "1=f16,2=bf16"}), HasSubstr("one type"));
+  EXPECT_THAT(error({.type = "k6v8", .group = "48"}), HasSubstr("48"));
+  EXPECT_THAT(error({.type = "k6v8", .rotate = "maybe"}), HasSubstr("maybe"));
+  EXPECT_THAT(error({.type = "f16", .calibration = "x"}), HasSubstr("quantised"));
+  EXPECT_FALSE(ChooseKv({.type = "k6v8", .calibration = "/no/such/file"}, SmallSpec()).ok());
+  ModelSpec wide = SmallSpec();
+  wide.attention.head_dim = 2048;
+  EXPECT_THAT(ChooseKv({.type = "k6v8"}, wide).status().message(), HasSubstr("2048"));
+}
+
+TEST(KvTypes, PairsOfLlamaCpp) {
+  EXPECT_EQ(KvTypeOfPair("q8_0", "q8_0").value(), "k8v8");
+  EXPECT_EQ(KvTypeOfPair("q4_0", "q4_0").value(), "k4v4");
+  EXPECT_EQ(KvTypeOfPair("f16", "f16").value(), "f16");
+  EXPECT_THAT(KvTypeOfPair("q8_0", "f16").status().message(), HasSubstr("no counterpart"));
+}
+
+}  // namespace
+}  // namespace cachalot
