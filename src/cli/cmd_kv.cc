@@ -1,4 +1,4 @@
-// cachalot kv: the KV cache without a model. kv simulate: cache policies on recorded traffic.
+// cachalot kv: what concerns the KV cache. kv simulate: cache policies on recorded traffic, without a model.
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/console.h"
@@ -77,10 +77,12 @@ int SimulateCommand(Args args) {
 }  // namespace
 
 int KvCommand(Args args) {
-  const std::string tasks[] = {"simulate"};
+  const std::string tasks[] = {"simulate", "calibrate", "report"};
   if (!args.empty() && args[0] == tasks[0]) return SimulateCommand(args.subspan(1));
+  if (!args.empty() && args[0] == tasks[1]) return KvCalibrateCommand(args.subspan(1));
+  if (!args.empty() && args[0] == tasks[2]) return KvReportCommand(args.subspan(1));
   if (args.empty() || args[0] == "--help" || args[0] == "-h") {
-    PrintNote("usage: cachalot kv simulate … (see cachalot kv simulate --help)\n");
+    PrintNote("usage: cachalot kv simulate|calibrate|report … (see cachalot kv simulate --help, …)\n");
     return args.empty() ? kExitUsage : kExitOk;
   }
   return ExitUsage(InvalidArgument("unknown task '{}'{}", args[0], NearestHint(args[0], tasks)));

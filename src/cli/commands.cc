@@ -22,7 +22,7 @@ constexpr std::array kCommands = {
     Command{"logits", "logits and greedy continuation of given tokens, as safetensors", LogitsCommand},
     Command{"bench", "speed of prompts and generation; bench serve: of a server under load", BenchCommand},
     Command{"replay", "run recorded requests again and compare the answers", ReplayCommand},
-    Command{"kv", "the KV cache without a model: kv simulate, cache policies on recorded requests", KvCommand},
+    Command{"kv", "the KV cache: kv simulate, cache policies on recorded requests; kv calibrate and\n              kv report, quantised keys and values", KvCommand},
     Command{"quantize", "write a GGUF file in other types", QuantizeCommand},
     Command{"imatrix", "measure which weights matter, for quantize --imatrix", ImatrixCommand},
     Command{"pull", "fetch a model from the hub", PullCommand},

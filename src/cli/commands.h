@@ -29,6 +29,8 @@ int ReplayCommand(Args args);
 int BenchServeCommand(Args args);  // bench serve
 int QuantizeCommand(Args args);
 int KvCommand(Args args);
+int KvCalibrateCommand(Args args);  // kv calibrate
+int KvReportCommand(Args args);     // kv report
 int PullCommand(Args args);
 int ImatrixCommand(Args args);
 

@@ -41,7 +41,9 @@ Result<std::vector<LayerRange>> ParseLayers(const std::string& text, int32_t num
     LayerRange range;
     ASSIGN_OR_RETURN(range.first, Layer(std::string_view(where).substr(0, dash), text));
     range.last = range.first;
-    if (dash != std::string::npos) ASSIGN_OR_RETURN(range.last, Layer(std::string_view(where).substr(dash + 1), text));
+    if (dash != std::string::npos) {
+      ASSIGN_OR_RETURN(range.last, Layer(std::string_view(where).substr(dash + 1), text));
+    }
     if (equals == std::string::npos) return InvalidArgument("--kv-layers {}: '{}' names no type", text, part);
     range.type = part.substr(equals + 1);
     if (!IsPlain(range.type) && FindKvFormat(range.type) == nullptr) {
@@ -101,7 +103,7 @@ Result<std::vector<float>> ReadMean(const SafetensorsFolder& file, const std::st
 
 }  // namespace
 
-std::string KeyMeanName(int32_t layer) { return "layers." + std::to_string(layer) + ".key_mean"; }
+std::string KeyMeanName(int32_t layer) { return fmt::format("layers.{}.key_mean", layer); }
 
 std::string KvChoice::Name() const {
   std::string name = DTypeName(plain);

@@ -18,7 +18,7 @@ KvScheme KvTypes::Of(const ModelSpec& spec, int32_t layer) const {
 std::string KvTypes::Name() const {
   if (!any_quantised()) return "";
   std::string name = KvSchemeName(scheme);
-  for (const auto& [layer, own] : layers) name += "," + std::to_string(layer) + "=" + KvSchemeName(own);
+  for (const auto& [layer, own] : layers) name += fmt::format(",{}={}", layer, KvSchemeName(own));
   return name;
 }
 
@@ -68,7 +68,7 @@ std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t 
       it = groups.end() - 1;
       it->name = window > 0 ? "window" + std::to_string(window) : "full";
       if (home == DeviceType::kCpu && num_cuda_layers > 0) it->name += "-cpu";
-      if (scheme.quantised()) it->name += "-" + KvSchemeName(scheme);
+      if (scheme.quantised()) it->name += fmt::format("-{}", KvSchemeName(scheme));
     }
     it->layers.push_back(i);
   }

@@ -53,8 +53,8 @@ const KvFormat* FindKvFormat(std::string_view name) {
 
 std::string KvSchemeName(const KvScheme& scheme) {
   if (!scheme.quantised()) return "plain";
-  return std::string(KvCodecOf(scheme.key).name) + "/" + GroupName(scheme.key_group) + "-" + KvCodecOf(scheme.value).name +
-         "/" + GroupName(scheme.value_group) + "-" + GroupName(scheme.latent_group) + (scheme.rotate ? "-rotated" : "");
+  return fmt::format("{}/{}-{}/{}-{}{}", KvCodecOf(scheme.key).name, GroupName(scheme.key_group), KvCodecOf(scheme.value).name,
+                     GroupName(scheme.value_group), GroupName(scheme.latent_group), scheme.rotate ? "-rotated" : "");
 }
 
 KvPlanes PlanKvPlanes(const KvScheme& scheme, const KvVectors& vectors, int32_t block_tokens) {

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 
+#include "kernels/attention/attention_tap.h"
 #include "kernels/attention/attention_variants.h"
 #include "kernels/common/cuda_step.h"
 #include "kernels/common/dispatch.h"
 
 namespace cachalot {
+namespace internal {
+std::atomic<AttentionTap*> g_attention_tap{nullptr};
+}  // namespace internal
+
 namespace {
 
 constexpr KernelVariant<AttentionParams> kVariants[] = {
@@ -58,6 +63,7 @@ void Attention(const ExecContext& ctx, const AttentionParams& params) {
     });
     return;
   }
+  if (AttentionTap* tap = internal::g_attention_tap.load(std::memory_order_relaxed)) tap->OnAttention(ctx, params);
   RunVariant(kVariants, ctx, params);
 }
 
