@@ -30,6 +30,7 @@ struct Drafting {
   bool swap = false;
   int32_t max_seqs = 6;
   float accept_fixed = -1;
+  std::string kv_type = "auto";
   std::string device = "cpu";
   bool gpu_exact = true;
   bool gpu_graphs = true;
@@ -50,6 +51,7 @@ class DraftingModel {
     options.max_step_tokens = 64;
     options.kv_tokens = setup.kv_tokens;
     options.swap_tokens = setup.swap ? 512 : 0;
+    options.kv.type = setup.kv_type;
     options.block_tokens = 8;
     options.deterministic = true;
     options.drafts = setup.kind;

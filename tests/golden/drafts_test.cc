@@ -58,6 +58,21 @@ TEST(Drafts, PreemptionChangesNothing) {
   }
 }
 
+// What was rejected is written over: a token's codes depend on that token alone.
+TEST(Drafts, QuantisedCachesRollBack) {
+  for (const char* model : {"llama", "dummy tiny-deepseek-v3"}) {
+    for (const char* type : {"k6v8", "k4v4"}) {
+      const auto plain = Answers(model, {.kv_type = type});
+      for (const int64_t kv_tokens : {int64_t{0}, int64_t{150}}) {
+        EngineStats stats;
+        EXPECT_EQ(Answers(model, {.kind = DraftKind::kNgram, .kv_tokens = kv_tokens, .swap = true, .kv_type = type}, &stats), plain)
+            << model << " " << type << " " << kv_tokens;
+        EXPECT_GT(stats.draft_tokens, stats.accepted_tokens);
+      }
+    }
+  }
+}
+
 // What was drafted and was wrong must not be found by others.
 TEST(Drafts, OnlyVerifiedTokensAreCached) {
   DraftingModel drafting("llama", {.kind = DraftKind::kModel, .draft = "qwen2"});

@@ -162,9 +162,11 @@ struct Generated {
   EngineStats stats;
 };
 
-Generated Generate(const std::string& dummy, const Schedule& schedule) {
+Generated Generate(const std::string& dummy, const std::string& kv_type, const Schedule& schedule) {
   ModelOptions options;
   options.dummy = dummy;
+  options.kv.type = kv_type;
+  if (kv_type == "k6v8") options.kv.layers = "1=f16";  // groups of both kinds
   options.num_threads = 2;
   options.max_seqs = schedule.max_seqs;
   options.context = 128;
@@ -202,9 +204,11 @@ Generated Generate(const std::string& dummy, const Schedule& schedule) {
   return generated;
 }
 
-TEST(Step, NoScheduleChangesAToken) {
+class ScheduleTest : public testing::TestWithParam<const char*> {};  // by KV type
+
+TEST_P(ScheduleTest, NoScheduleChangesAToken) {
   for (const char* dummy : {"tiny-llama", "tiny-deepseek-v3"}) {
-    const Generated alone = Generate(dummy, {.what = "alone", .max_seqs = 1, .prefix_caching = false});
+    const Generated alone = Generate(dummy, GetParam(), {.what = "alone", .max_seqs = 1, .prefix_caching = false});
     const Schedule schedules[] = {
         {.what = "batched", .prefix_caching = false},
         {.what = "prefix cache"},
@@ -217,7 +221,7 @@ TEST(Step, NoScheduleChangesAToken) {
     };
     for (const Schedule& schedule : schedules) {
       SCOPED_TRACE(std::string(dummy) + ", " + schedule.what);
-      const Generated got = Generate(dummy, schedule);
+      const Generated got = Generate(dummy, GetParam(), schedule);
       EXPECT_EQ(got.tokens, alone.tokens);
       const bool tight = schedule.kv_tokens > 0;
       EXPECT_EQ(got.stats.cache_hit_tokens > 0, schedule.prefix_caching);
@@ -226,6 +230,9 @@ TEST(Step, NoScheduleChangesAToken) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(KvTypes, ScheduleTest, testing::Values("f16", "k6v8", "k4v4", "fp8"),
+                         [](const auto& test) { return std::string(test.param); });
 
 std::vector<float> PromptLogits(Opened* opened) {
   std::vector<float> logits;
