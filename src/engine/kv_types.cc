@@ -108,7 +108,7 @@ std::string KeyMeanName(int32_t layer) { return fmt::format("layers.{}.key_mean"
 std::string KvChoice::Name() const {
   std::string name = DTypeName(plain);
   if (!types.any_quantised()) return name;
-  name += "+" + types.Name();
+  name += fmt::format("+{}", types.Name());
   if (key_means.empty()) return name;
   XXH64_hash_t hash = 0;
   for (const auto& mean : key_means) hash = XXH3_64bits_withSeed(mean.data(), mean.size() * sizeof(float), hash);

@@ -266,6 +266,41 @@ class Models(unittest.TestCase):
         self.assertEqual((found["windows"], found["tokens"]), (3, 120))
         self.assertAlmostEqual(found["nll"], sum(nll(window, 0) for window in windows) / 120, delta=1e-3)
 
+    def test_quantised_kv(self):
+        for name in ("tiny-llama", "tiny-deepseek-v3"):
+            path, means = model(name), WORK / f"{name}.means"
+            tokens = WORK / "kv-tokens.json"
+            tokens.write_text(json.dumps([3 + (7 * i * i + i // 5) % 200 for i in range(128)]))
+            text = ("--tokens", tokens, "-c", 32)
+            done = cachalot("kv", "calibrate", "-m", path, *text, "-o", means)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            names = read_safetensors(means)
+            self.assertIn("layers.0.key_mean", names)
+            for extra in ((), ("--kv-calibration", means), ("--kv-rotate", "off", "--kv-group", 32)):
+                done = cachalot("kv", "report", "-m", path, *text, "--sample-every", 8, "--json", *extra)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                report = json.loads(done.stdout)
+                self.assertEqual(report["positions"], 4 * 15)
+                self.assertLess(report["mean_kl"], 0.01)
+                self.assertGreater(report["mean_kl"], 0)
+                for layer in report["layers"]:
+                    self.assertGreater(layer["measured"], 0)
+                    self.assertLess(abs(layer["predicted"] / layer["measured"] - 1), 0.4)
+            done = cachalot("kv", "report", "-m", path, *text, "--max-kl", "1e-9")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"--max-kl", done.stderr)
+            # Means of another model are refused.
+            other = model("tiny-qwen2")
+            done = cachalot("run", "-m", other, "-p", "x", "-n", 1, "--kv-type", "k6v8", "--kv-calibration", means)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"key_mean", done.stderr)
+            # What a quantised cache generates is the same whatever the chunks.
+            outputs = [cachalot("run", "-m", path, "-p", "one two three four", "-n", 12, "--temp", 0, "--kv-type", "k4v4", "--deterministic",
+                                "-b", batch).stdout for batch in (1, 3, 64)]
+            self.assertTrue(outputs[0])
+            self.assertEqual(outputs[0], outputs[1])
+            self.assertEqual(outputs[0], outputs[2])
+
     def test_bench(self):
         done = cachalot("bench", "-m", model("tiny-llama", type_name="q8_0"), "-p", "16,32", "-n", "4", "-t", "1,2",
                         "-b", "1,4", "-r", "2", "--json")

@@ -62,10 +62,10 @@ TEST(Drafts, PreemptionChangesNothing) {
 TEST(Drafts, QuantisedCachesRollBack) {
   for (const char* model : {"llama", "dummy tiny-deepseek-v3"}) {
     for (const char* type : {"k6v8", "k4v4"}) {
-      const auto plain = Answers(model, {.kv_type = type});
+      const auto plain = DraftAnswers(model, {.kv_type = type});
       for (const int64_t kv_tokens : {int64_t{0}, int64_t{150}}) {
         EngineStats stats;
-        EXPECT_EQ(Answers(model, {.kind = DraftKind::kNgram, .kv_tokens = kv_tokens, .swap = true, .kv_type = type}, &stats), plain)
+        EXPECT_EQ(DraftAnswers(model, {.kind = DraftKind::kNgram, .kv_tokens = kv_tokens, .swap = true, .kv_type = type}, &stats), plain)
             << model << " " << type << " " << kv_tokens;
         EXPECT_GT(stats.draft_tokens, stats.accepted_tokens);
       }

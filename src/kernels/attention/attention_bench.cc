@@ -25,16 +25,19 @@ struct Load {
 };
 constexpr Load kLoads[] = {
     {"decode/1x512", 1, 1, 512},  {"decode/1x4096", 1, 1, 4096},         {"decode/8x1024", 8, 1, 1024},
+    {"decode/1x32768", 1, 1, 32768},
     {"prefill/512", 1, 512, 512}, {"prefill/512-of-2048", 1, 512, 2048}, {"prefill/32-of-1024", 1, 32, 1024},
 };
 
-void Run(benchmark::State& state, const Model& model, const Load& load, DType dtype) {
+void Run(benchmark::State& state, const Model& model, const Load& load, DType dtype, const KvScheme& scheme) {
   const KvShape shape{.dtype = dtype,
                       .num_kv_heads = model.num_kv_heads,
                       .k_dim = model.k_dim,
                       .v_dim = model.v_dim,
                       .block_tokens = 64,
-                      .value_in_key = model.mla};
+                      .value_in_key = model.mla,
+                      .scheme = scheme,
+                      .exact_dim = model.mla ? model.k_dim - model.v_dim : 0};
   const std::vector<int32_t> kv_lens(load.num_seqs, load.kv_len);
   const std::vector<int64_t> ids(load.num_seqs, 1);
   TestKv cache(shape, kv_lens);
@@ -71,7 +74,11 @@ const bool kRegistered = [] {
     for (const Load& load : kLoads) {
       for (DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
         const std::string name = fmt::format("Attention/{}/{}/{}", model.name, load.name, DTypeName(dtype));
-        Register(name, [=](benchmark::State& state) { Run(state, model, load, dtype); });
+        Register(name, [=](benchmark::State& state) { Run(state, model, load, dtype, {}); });
+      }
+      for (const KvFormat& format : KvFormats()) {
+        const std::string name = fmt::format("Attention/{}/{}/{}", model.name, load.name, format.name);
+        Register(name, [=](benchmark::State& state) { Run(state, model, load, DType::kF32, format.scheme); });
       }
     }
   }
