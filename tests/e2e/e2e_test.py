@@ -290,7 +290,7 @@ class Models(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn(b"--max-kl", done.stderr)
             # Means of another model are refused.
-            other = model("tiny-qwen2")
+            other = model("tiny-deepseek-v3" if name == "tiny-llama" else "tiny-llama")
             done = cachalot("run", "-m", other, "-p", "x", "-n", 1, "--kv-type", "k6v8", "--kv-calibration", means)
             self.assertEqual(done.returncode, 1)
             self.assertIn(b"key_mean", done.stderr)

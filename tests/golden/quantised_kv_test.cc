@@ -1,5 +1,6 @@
 // Models with a quantised KV cache: how far their logits are from the F32 cache's, and that neither chunks nor company
-// change a bit of them. Random weights: their logits are harder on a cache than a trained model's.
+// change a bit of them. Random weights are harder on a cache than trained ones, and where they route to experts, a choice
+// that falls otherwise is another output altogether: what a cache costs a real model is measured by `kv report`.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,12 +17,14 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+// Of the logits' differences, relative to their deviation: what was measured, with half as much again.
 struct Limit {
   const char* type;
-  double rms;  // of the logits' differences, relative to their deviation
+  double dense;
+  double experts;
 };
-// By what was measured, with half as much again.
-constexpr Limit kLimits[] = {{"k8v8", 0.03}, {"k6v8", 0.04}, {"fp8", 0.05}, {"k6v4", 0.12}, {"k4v4", 0.2}};
+constexpr Limit kLimits[] = {
+    {"k8v8", 0.08, 0.23}, {"k6v8", 0.13, 0.5}, {"fp8", 0.14, 0.54}, {"k6v4", 0.28, 0.5}, {"k4v4", 0.44, 0.95}};
 
 double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
   EXPECT_EQ(got.size(), want.size());
@@ -54,13 +57,15 @@ class QuantisedKvTest : public testing::TestWithParam<const char*> {
 };
 
 TEST_P(QuantisedKvTest, LogitsAreNear) {
+  const std::string_view model = GetParam();
+  const bool experts = model != "llama" && model != "mistral";
   for (const Limit& limit : kLimits) {
     for (const char* isa : {"ref", "avx2"}) {
       if (*isa == 'a' && BestIsa() < Isa::kAvx2) continue;
       if (*isa == 'r' && (kSanitized || std::string_view(limit.type) != "k6v8")) continue;
       const Outcome run = Run({.isa = isa, .kv_type = limit.type});
       const double rms = RelativeRms(run.logits, golden_.logits);
-      EXPECT_LT(rms, limit.rms) << limit.type << " " << isa;
+      EXPECT_LT(rms, experts ? limit.experts : limit.dense) << limit.type << " " << isa;
       EXPECT_GT(rms, 1e-5) << limit.type << " is not quantised";
     }
   }
