@@ -17,8 +17,8 @@ case ${1:-build} in
     "${BASH_SOURCE[0]}" fetch
     say "installing ${CLIENTS[*]} into build/clients"
     rm -rf "$ROOT/build/clients"
-    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$ROOT/build/clients" "${CLIENTS[@]}"
-    touch "$done"
+    install() { python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target "$ROOT/build/clients" "$@"; }
+    if install "${CLIENTS[@]}"; then touch "$done"; else install "${CLIENTS[0]}"; fi
     exit 0 ;;
   *) die "tools/setup.sh: unknown group '$1' (build, fetch, clients)" ;;
 esac
