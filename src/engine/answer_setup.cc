@@ -19,6 +19,15 @@ std::pair<std::string, std::string> CallTexts(const ModelBundle& bundle) {
   return {call.substr(0, name), call.substr(name + 1, arguments - name - 1)};
 }
 
+// What stands behind the arguments of a call that began like that, up to its end.
+std::string CallClose(ToolSyntax syntax, std::string_view opening) {
+  std::string close(static_cast<size_t>(std::count(opening.begin(), opening.end(), '{')), '}');
+  if (syntax == ToolSyntax::kHermes) close += "\n</tool_call>";
+  if (syntax == ToolSyntax::kDeepSeekV3) close += "\n```<｜tool▁call▁end｜>";
+  if (syntax == ToolSyntax::kDeepSeekV31) close += "<｜tool▁call▁end｜>";
+  return close;
+}
+
 }  // namespace
 
 AnswerFormat AnswerFormatOf(const ModelBundle& bundle, bool split_reasoning, bool with_tools) {
@@ -54,9 +63,13 @@ ReasoningLimits ReasoningLimitsOf(const ModelBundle& bundle, bool inside, int32_
   return limits;
 }
 
-Result<CallOpening> OpenCall(const ModelBundle& bundle, std::string_view name) {
+Result<CallOpening> OpenCall(const ModelBundle& bundle, std::string_view name, const std::vector<std::string>& names) {
   const auto [before, behind] = CallTexts(bundle);
-  CallOpening opening{.text = before, .ids = {}};
+  CallOpening opening{.text = before, .ids = {}, .rule = {}};
+  if (bundle.tool_syntax != ToolSyntax::kDeepSeekV32) {
+    opening.rule = {.on = true, .names = {}, .middle = behind, .close = CallClose(bundle.tool_syntax, before + behind)};
+    if (name.empty()) opening.rule.names = names;
+  }
   std::pair<int64_t, int64_t> range{0, 0};
   if (!name.empty()) {
     range = {static_cast<int64_t>(before.size()), static_cast<int64_t>(before.size() + name.size())};

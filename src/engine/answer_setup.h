@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/call_guide.h"
 #include "engine/model_bundle.h"
 #include "engine/reasoning_guide.h"
 #include "tokenizer/chat/answer_parser.h"
@@ -24,7 +25,9 @@ ReasoningLimits ReasoningLimitsOf(const ModelBundle& bundle, bool inside, int32_
 struct CallOpening {
   std::string text;
   std::vector<int32_t> ids;
+  CallRule rule;  // for what follows; off where arguments are not written as JSON
 };
-Result<CallOpening> OpenCall(const ModelBundle& bundle, std::string_view name);
+// names: of the tools, one of which is called where `name` is empty.
+Result<CallOpening> OpenCall(const ModelBundle& bundle, std::string_view name, const std::vector<std::string>& names);
 
 }  // namespace cachalot

@@ -123,6 +123,7 @@ class EngineImpl final : public Engine {
   std::unordered_map<uint64_t, std::unique_ptr<LiveRequest>> live_;
   std::vector<uint64_t> cancelled_;
   std::vector<uint64_t> forced_;       // requests whose answers begin with forced tokens
+  std::vector<int32_t> forced_tokens_;
   std::vector<float> zeros_;           // log-probabilities of forced tokens,
   std::vector<std::span<const TopLogprob>> no_tops_;  // which have no others beside them
   int64_t next_deadline_us_ = kNever;  // of a live request, or earlier
@@ -211,13 +212,13 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
     Choice* first = i > 0 && !own.wants_logits() ? live->choices.front().get() : nullptr;
     live->choices.push_back(std::make_unique<Choice>(++last_id_, std::move(own), live.get(), i,
                                                      RequestStream(tokenizer_, request.stop_strings, text_options,
-                                                                   request.reasoning, request.shown_ids)));
+                                                                   request.reasoning, request.shown_ids, request.call)));
     live->choices.back()->bad_words = bad_words;
     scheduler_->Add(live->choices.back().get(), now_us, first);
   }
   live->num_live = request.n;
   const uint64_t id = live->id;
-  if (!live->choices.front()->stream.guide().forced().empty()) forced_.push_back(id);
+  if (!live->choices.front()->stream.forced().empty()) forced_.push_back(id);
   live_.emplace(id, std::move(live));
   return id;
 }
@@ -317,9 +318,11 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
   if (num_dropped > 0 && !choice.stream.stopped()) {
     // Something must stand in front of these, or in place of the first: whatever end they brought is none.
     const int32_t num_kept = choice.num_tokens() - num_dropped;
-    Fill(choice, &output);
-    choice.request->on_output(output);
-    if (choice.retaken_at == num_kept) return Retake(&choice, num_kept);
+    if (!tokens_.empty()) {
+      Fill(choice, &output);
+      choice.request->on_output(output);
+    }
+    if (choice.stream.forced().empty() && choice.retaken_at == num_kept) return Retake(&choice, num_kept);
     Force(&choice, num_kept);
     return;
   }
@@ -339,7 +342,7 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
       choice.retaken_at = -1;
       // The slot was set up for that one position.
       const bool forbids_stops = choice.spec.sampling.suppressed_until > choice.num_tokens();
-      if (forbids_stops && choice.stream.guide().forced().empty()) return scheduler_->Continue(&choice, choice.num_tokens(), {});
+      if (forbids_stops && choice.stream.forced().empty()) return scheduler_->Continue(&choice, choice.num_tokens(), {});
     }
     Force(&choice, choice.num_tokens());
   }
@@ -370,8 +373,10 @@ void EngineImpl::ForceAtStart() {
 // What must stand next in an answer, behind its first num_kept tokens, is put there as if it had been sampled, in front of
 // whatever rows in flight sample. Its rows begin anew behind what the prefix cache has.
 void EngineImpl::Force(Choice* choice, int32_t num_kept) {
-  ReasoningGuide& guide = choice->stream.guide();
-  for (std::span<const int32_t> ids = guide.forced(); !ids.empty(); ids = guide.forced()) {
+  while (!choice->stream.forced().empty()) {
+    // Pushing them changes the stream.
+    forced_tokens_.assign(choice->stream.forced().begin(), choice->stream.forced().end());
+    std::span<const int32_t> ids = forced_tokens_;
     const auto room = static_cast<size_t>(std::max(0, choice->max_total - num_kept));
     ids = ids.first(std::min(ids.size(), room));
     if (ids.empty()) return;
@@ -387,8 +392,7 @@ void EngineImpl::Force(Choice* choice, int32_t num_kept) {
       output.top_logprobs = no_tops_;
     }
     choice->stream.BeginStep();
-    guide.BeginForced();
-    for (const int32_t id : ids) choice->stream.Push(id);
+    choice->stream.PushForced(ids);
     if (choice->stream.stopped()) return Finish(choice, FinishReason::kStop, &output);
     if (choice->num_tokens() == choice->max_total) return Finish(choice, FinishReason::kLength, &output);
     Fill(*choice, &output);
@@ -397,7 +401,7 @@ void EngineImpl::Force(Choice* choice, int32_t num_kept) {
 }
 
 // All that the row brought, up to the token that completes a stop string, or behind which others must stand; and none from
-// the one on that completes a bad word.
+// the one on that completes a bad word, or that may not stand there.
 void EngineImpl::PublishTokens(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row,
                                RequestOutput* output) {
   Choice& choice = *static_cast<Choice*>(scheduled.seq);
@@ -406,7 +410,7 @@ void EngineImpl::PublishTokens(const ScheduledRow& scheduled, const PlanRow& pla
   logprobs_.clear();
   top_logprobs_.clear();
   const int32_t begin = choice.num_tokens() - scheduled.num_sampled;
-  const auto ends = [&choice] { return choice.stream.stopped() || !choice.stream.guide().forced().empty(); };
+  const auto ends = [&choice] { return choice.stream.stopped() || !choice.stream.forced().empty(); };
   for (int32_t i = 0; i < scheduled.num_sampled && (i == 0 || !ends()); ++i) {
     const AcceptedToken token = i < row.accept_len
                                     ? accepted[static_cast<size_t>(i)]
@@ -415,13 +419,13 @@ void EngineImpl::PublishTokens(const ScheduledRow& scheduled, const PlanRow& pla
       choice.retaken_at = begin + i;
       break;
     }
+    const bool is_stop_id = scheduled.end == SequenceEnd::kStop && i + 1 == scheduled.num_sampled;
+    if (!choice.stream.Take(token.token_id, is_stop_id)) break;
     tokens_.push_back(token.token_id);
     if (planned.outputs & kOutputTopLogprobs) {
       logprobs_.push_back(token.logprob);
       top_logprobs_.push_back(Slice(result_.top_logprobs, token.top_begin, token.top_len));
     }
-    const bool is_stop_id = scheduled.end == SequenceEnd::kStop && i + 1 == scheduled.num_sampled;
-    if (!is_stop_id || choice.stream.includes_stop()) choice.stream.Push(token.token_id);
   }
   stats_.generated_tokens += static_cast<int64_t>(tokens_.size());
   output->token_ids = tokens_;

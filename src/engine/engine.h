@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/call_guide.h"
 #include "engine/reasoning_guide.h"
 #include "runtime/executor.h"
 #include "sample/plan.h"
@@ -52,6 +53,7 @@ struct Request {
   double tenant_weight = 1;          // > 0: the share of the tenant
   int64_t deadline_us = 0;           // after Submit; what has not ended by then ends with kError. 0: none
   ReasoningLimits reasoning;         // where reasoning ends, and what follows it
+  CallRule call;                     // the answer is a tool call, to its end
   std::vector<int32_t> shown_ids;    // special tokens whose text is part of the text all the same
   std::string cache_salt;            // cached prefixes are shared only among requests with the same one
   // What it leaves in the prefix cache goes before (< 0) or after (> 0) what others left, or as the policy says (0);

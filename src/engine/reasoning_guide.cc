@@ -64,6 +64,7 @@ std::span<const int32_t> ReasoningGuide::forced() const {
 void ReasoningGuide::BeginForced() {
   if (then_due_) {
     then_due_ = false;
+    then_forced_ = true;
     return;
   }
   close_forced_ = true;

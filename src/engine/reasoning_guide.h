@@ -29,6 +29,8 @@ class ReasoningGuide {
   std::span<const int32_t> forced() const;
   // They are about to be pushed.
   void BeginForced();
+  // What follows the reasoning was, or is about to be.
+  bool then_forced() const { return then_forced_; }
 
   // Without the tags.
   int32_t num_reasoning_tokens() const { return num_tokens_; }
@@ -45,6 +47,7 @@ class ReasoningGuide {
   int32_t tail_tokens_ = 0;  // of them, those that made the tail
   bool close_forced_ = false;
   bool then_due_ = false;
+  bool then_forced_ = false;
 };
 
 }  // namespace cachalot

@@ -48,7 +48,7 @@ Status CheckReasoning(const Request& request, int32_t vocab_size) {
         return InvalidArgument("reasoning forces token {}: the vocabulary has {}", id, vocab_size);
     }
   }
-  const bool forces = (limits.budget >= 0 && !limits.close_ids.empty()) || !limits.then_ids.empty();
+  const bool forces = (limits.budget >= 0 && !limits.close_ids.empty()) || !limits.then_ids.empty() || request.call.on;
   if (forces && (request.all_logits || request.mtp_logits))
     return InvalidArgument("tokens cannot be forced where the logits of every position are wanted");
   return Status::Ok();

@@ -60,6 +60,13 @@ RecordedChoice ChoiceOf(const nlohmann::json& json) {
                                 .budget = found->at("budget").get<int32_t>(),
                                 .close_ids = found->at("close_ids").get<std::vector<int32_t>>(),
                                 .then_ids = found->at("then_ids").get<std::vector<int32_t>>()};
+    if (const auto call = found->find("call"); call != found->end()) {
+      choice.request.call = {.on = call->at("on").get<bool>(),
+                             .in_prompt = call->at("in_prompt").get<bool>(),
+                             .names = call->at("names").get<std::vector<std::string>>(),
+                             .middle = call->at("middle").get<std::string>(),
+                             .close = call->at("close").get<std::string>()};
+    }
     choice.request.shown_ids = found->at("shown_ids").get<std::vector<int32_t>>();
   }
   const auto& result = json.at("result");
@@ -92,6 +99,12 @@ std::string RecordLine(const std::string& id, const HttpRequest& request, int64_
                       {"budget", asked.reasoning.budget},
                       {"close_ids", asked.reasoning.close_ids},
                       {"then_ids", asked.reasoning.then_ids},
+                      {"call",
+                       {{"on", asked.call.on},
+                        {"in_prompt", asked.call.in_prompt},
+                        {"names", asked.call.names},
+                        {"middle", asked.call.middle},
+                        {"close", asked.call.close}}},
                       {"shown_ids", asked.shown_ids}}},
                     {"result",
                      {{"token_ids", choices[i]->token_ids},

@@ -96,6 +96,8 @@ class StreamDecoder {
   std::string Push(int32_t id);
   // What was held back; afterwards the decoder starts anew.
   std::string Finish();
+  // A character has begun.
+  bool pending() const { return !pending_.empty(); }
 
  private:
   const Tokenizer* tokenizer_;

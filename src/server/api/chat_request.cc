@@ -168,8 +168,10 @@ std::optional<ApiError> CutBehindLastMessage(const ChatJson& messages, RenderedP
 
 // The answer must be a call: its beginning is the end of the prompt, or follows the reasoning that the prompt opened.
 std::optional<ApiError> ForceCall(const ToolRequest& tools, const ModelBundle& bundle, GenerationParams* params) {
-  Result<CallOpening> opening = OpenCall(bundle, tools.named);
+  Result<CallOpening> opening = OpenCall(bundle, tools.named, tools.names);
   if (!opening.ok()) return ErrorOf(opening.status());
+  params->call = std::move(opening->rule);
+  params->call.in_prompt = !params->format.in_reasoning;
   if (params->format.in_reasoning) {
     params->reasoning.then_ids = std::move(opening->ids);
     return std::nullopt;

@@ -248,6 +248,7 @@ Request MakeEngineRequest(const GenerationParams& params, const ModelFacts& fact
   request.prompt_logprobs = params.num_prompt_top() >= 0 && request.prompt_ids.size() > 1;
   request.num_prompt_top_logprobs = std::max(params.num_prompt_top(), 0);
   request.reasoning = params.reasoning;
+  request.call = params.call;
   request.shown_ids = params.shown_ids;
   request.priority = params.priority;
   request.tenant = params.tenant;

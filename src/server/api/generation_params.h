@@ -62,6 +62,7 @@ struct GenerationParams {
   bool parallel_tool_calls = true;    // false: the answer ends with its first call
   std::string forced_text;            // what the answer begins with; its tokens are the prompt's last
   ReasoningLimits reasoning;
+  CallRule call;                      // what the answer must be
   std::vector<int32_t> shown_ids;     // special tokens that the answer's text needs
   int32_t priority = 0;
   std::string cache_salt;
