@@ -9,6 +9,8 @@ namespace {
 struct ArmedFault {
   int64_t skip = 0;
   int64_t times = 0;
+  bool again = false;
+  int64_t calls = 0;
 };
 
 std::mutex g_mutex;
@@ -28,20 +30,16 @@ bool FaultHitsSlow(std::string_view point) {
   auto it = Faults().find(point);
   if (it == Faults().end()) return false;
   ArmedFault& fault = it->second;
-  if (fault.skip > 0) {
-    --fault.skip;
-    return false;
-  }
-  if (fault.times <= 0) return false;
-  --fault.times;
-  return true;
+  const int64_t call = fault.calls++;
+  if (fault.again && fault.calls == fault.skip + fault.times) fault.calls = 0;
+  return call >= fault.skip && call < fault.skip + fault.times;
 }
 
 }  // namespace internal
 
-ScopedFault::ScopedFault(std::string_view point, int64_t skip, int64_t times) : point_(point) {
+ScopedFault::ScopedFault(std::string_view point, int64_t skip, int64_t times, bool again) : point_(point) {
   std::lock_guard lock(g_mutex);
-  Faults()[point_] = {skip, times};
+  Faults()[point_] = {.skip = skip, .times = times, .again = again};
   internal::g_faults_armed.store(true);
 }
 

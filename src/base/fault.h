@@ -18,10 +18,11 @@ inline bool FaultHits(std::string_view point) {
   return internal::g_faults_armed.load(std::memory_order_relaxed) && internal::FaultHitsSlow(point);
 }
 
-// While it lives, the point is hit at calls number `skip`, `skip`+1, …, `skip`+`times`-1 (counted from 0).
+// While it lives, the point is hit at calls number `skip`, `skip`+1, …, `skip`+`times`-1 (counted from 0); with `again`
+// the count begins anew behind them.
 class ScopedFault {
  public:
-  explicit ScopedFault(std::string_view point, int64_t skip = 0, int64_t times = 1);
+  explicit ScopedFault(std::string_view point, int64_t skip = 0, int64_t times = 1, bool again = false);
   ~ScopedFault();
   ScopedFault(const ScopedFault&) = delete;
   ScopedFault& operator=(const ScopedFault&) = delete;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <future>
 
+#include "base/fault.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/flag_set.h"
@@ -44,6 +45,8 @@ Result<std::unique_ptr<Session>> Load(const ServeFlags& flags, Server* server, c
 Status Serve(ServeFlags* flags) {
   flags->server.version = CACHALOT_VERSION;
   const StopSignals signals;
+  std::vector<std::unique_ptr<ScopedFault>> faults;
+  for (const auto& [point, calls] : flags->faults) faults.push_back(std::make_unique<ScopedFault>(point, calls, 1, /*again=*/true));
   std::unique_ptr<Session> session;  // outlives the server
   ASSIGN_OR_RETURN(const auto server, Server::Listen(flags->server));
   ASSIGN_OR_RETURN(session, Load(*flags, server.get(), signals));

@@ -1,5 +1,6 @@
 #include "cli/serve_flags.h"
 
+#include <charconv>
 #include <filesystem>
 
 #include "base/file.h"
@@ -91,6 +92,7 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Choice("--metrics-compat", &metrics_compat_, {"none", "vllm"}, "vllm: /metrics has vLLM's names too");
   flags->String("--request-log", &server.request_log, "FILE", "a JSON line for each request ('-': standard error, the default;\n'': none)");
   flags->String("--record", &server.record_dir, "DIR", "keeps requests and answers for cachalot replay");
+  flags->Strings("--inject-fault", &fault_texts_, "POINT:CALLS", "");  // for the soak test
   model.Declare(flags, ModelFlags::kWithoutBatch);
 }
 
@@ -107,6 +109,15 @@ Status ServeFlags::Resolve() {
     if (key.empty()) return InvalidArgument("--api-key: an empty key");
   }
   if (!key_file_.empty() && server.api_keys.empty()) return InvalidArgument("--api-key-file {}: there is no key in it", key_file_);
+  for (const std::string& text : fault_texts_) {
+    const size_t colon = std::min(text.find(':'), text.size());
+    int32_t calls = 0;
+    const char* end = text.data() + text.size();
+    if (colon == text.size() || std::from_chars(text.data() + colon + 1, end, calls).ptr != end || calls < 1) {
+      return InvalidArgument("--inject-fault {}: must be like device.op:500", text);
+    }
+    faults.emplace_back(text.substr(0, colon), calls);
+  }
   if (server.http.ssl_cert_file.empty() != server.http.ssl_key_file.empty()) {
     return InvalidArgument("--ssl-cert-file and --ssl-key-file go together");
   }

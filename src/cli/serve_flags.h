@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/flag_set.h"
@@ -19,11 +20,14 @@ struct ServeFlags {
   EngineOptions engine;
 
   void Declare(FlagSet* flags);
+  std::vector<std::pair<std::string, int32_t>> faults;  // for tests: a point, and the calls between two of its faults
+
   // After FlagSet::Parse.
   Status Resolve();
 
  private:
   std::string config_;
+  std::vector<std::string> fault_texts_;
   std::string aliases_;
   std::vector<std::string> served_names_;
   std::string key_file_;

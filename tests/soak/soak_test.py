@@ -3,7 +3,7 @@
 
 usage: soak_test.py PATH/TO/cachalot [--seconds N] [--seed N] [--model FILE|FOLDER]
 Clients ask, stream, hang up before and amid answers, read slowly, send nonsense, too much and half of it, while the KV
-memory is too small for all of them and deadlines are missed. At the end every accepted request has had a result or an error, and blocks,
+memory is too small for all of them, deadlines are missed and steps of the device fail now and then. At the end every accepted request has had a result or an error, and blocks,
 sockets and memory are where they began.
 """
 
@@ -38,11 +38,12 @@ class Soak:
         self.random = random.Random(args.seed)
         self.sanitized = args.sanitized
         self.counts = collections.Counter()
+        faults = ["--inject-fault", "device.op:1500", "--inject-fault", "net.slow:40"]
         model = ["-m", args.model] if args.model else ["--dummy", "tiny-deepseek-v2"]
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [args.program, "serve", *model, "--port", "0", "-c", "512", "--max-num-seqs", "8", "--kv-tokens", "1024",
-             "--max-waiting", "40", "--api-key", KEY, "--max-body-mib", "1", "--read-timeout", "2", "--idle-timeout", "5", "--log-level", "error"],
+             "--max-waiting", "40", "--api-key", KEY, "--max-body-mib", "1", "--read-timeout", "2", "--idle-timeout", "5", "--log-level", "off", *faults],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors)
         end = time.monotonic() + 120
         while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.log())):
