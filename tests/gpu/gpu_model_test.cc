@@ -79,7 +79,7 @@ TEST_P(GpuModelTest, FastLogitsPointTheSameWay) {
     exact.gpu_depth = 0;
     Variant fast = exact;
     fast.gpu_exact = false;
-    fast.kv.type = "f16";
+    fast.kv_type = "f16";
     const Outcome reference = Prompt(exact);
     const Outcome run = Prompt(fast);
     ASSERT_EQ(run.logits.size(), golden_.logits.size());
