@@ -64,9 +64,9 @@ class Soak:
             writer.write(f"{method} {path} HTTP/1.1\r\nHost: s\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n{headers}"
                          f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
             await writer.drain()
-            data = await asyncio.wait_for(reader.read(), 240)
+            data = await asyncio.wait_for(reader.read(), 120)
         except asyncio.TimeoutError:
-            raise Failure(f"no answer in 240 s to {method} {path} {body[:500]}; the server: {await self.glance()}") from None
+            raise Failure(f"no answer in 120 s to {method} {path} {body[:500]}; the server: {await self.glance()}") from None
         finally:
             writer.close()
         head, _, content = data.partition(b"\r\n\r\n")
