@@ -142,4 +142,26 @@ inline std::vector<std::vector<DraftAnswer>> DraftAnswers(const std::string& mod
   return answers;
 }
 
+// What was drafted and was wrong must not be found by others.
+inline void ExpectOnlyVerifiedTokensCached(const std::string& model, const Drafting& with, const Drafting& without) {
+  DraftingModel drafting(model, with);
+  DraftingModel plain(model, without);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<DraftAnswer> first, second, want;
+    Request request;
+    request.prompt_ids = DraftPrompt(20, 1);
+    request.max_tokens = 40;
+    request.ignore_eos = true;
+    drafting.Submit(request, &first);
+    drafting.Run();
+    // The answer goes on: its blocks are in the cache.
+    request.prompt_ids.insert(request.prompt_ids.end(), first[0].tokens.begin(), first[0].tokens.end());
+    drafting.Submit(request, &second);
+    EXPECT_GT(drafting.Run().cache_hit_tokens, round * 50);
+    plain.Submit(request, &want);
+    plain.Run();
+    EXPECT_EQ(second, want);
+  }
+}
+
 }  // namespace cachalot

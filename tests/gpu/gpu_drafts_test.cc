@@ -105,25 +105,8 @@ TEST(GpuDrafts, PreemptionChangesNothing) {
   }
 }
 
-// What was drafted and was wrong must not be found by others.
 TEST(GpuDrafts, OnlyVerifiedTokensAreCached) {
-  DraftingModel drafting(kMtpModel, OnGpu(DraftKind::kMtp));
-  DraftingModel plain(kMtpModel, OnGpu(DraftKind::kNone));
-  for (int round = 0; round < 3; ++round) {
-    std::vector<DraftAnswer> first, second, want;
-    Request request;
-    request.prompt_ids = DraftPrompt(20, 1);
-    request.max_tokens = 40;
-    request.ignore_eos = true;
-    drafting.Submit(request, &first);
-    drafting.Run();
-    request.prompt_ids.insert(request.prompt_ids.end(), first[0].tokens.begin(), first[0].tokens.end());
-    drafting.Submit(request, &second);
-    EXPECT_GT(drafting.Run().cache_hit_tokens, round * 50);
-    plain.Submit(request, &want);
-    plain.Run();
-    EXPECT_EQ(second, want);
-  }
+  ExpectOnlyVerifiedTokensCached(kMtpModel, OnGpu(DraftKind::kMtp), OnGpu(DraftKind::kNone));
 }
 
 TEST(GpuDrafts, AFixedAcceptance) {
