@@ -20,8 +20,7 @@ struct CudaTune {
   enum class Alone { kNone, kLong, kAll };
   Alone gemv_alone = Alone::kAll;  // kLong: long rows
   // What is no launch of its own but done by another, by bits: norms and SwiGLU by the decode matmuls (SwiGLU of
-  // more rows by wgmma ones), a router by one kernel,
-  // the norms and the copy around RoPE by RopeAppend, the shared expert beside the others.
+  // more rows by wgmma ones), a router by one kernel, the norms and the copy around RoPE by RopeAppend, the shared expert beside the others.
   static constexpr std::string_view kFusions[] = {"norm", "glu", "gate", "rope", "glu-many", "shared"};
   enum Fusion : uint32_t { kFuseNorm = 1, kFuseGlu = 2, kFuseGate = 4, kFuseRope = 8, kFuseGluMany = 16, kFuseShared = 32 };
   uint32_t fuse = ~0u;
