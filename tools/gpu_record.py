@@ -3,6 +3,7 @@
 
   tools/gpu_record.py --hash            the hash of src/kernels and src/device (what the GPU tests prove)
   tools/gpu_record.py --run build/bin   runs the GPU tests there and writes the record
+  tools/gpu_record.py --run build/bin --tool memcheck   the op tests under compute-sanitizer, into the same record
   tools/gpu_record.py --check           says whether the record is of the present code; never fails
 
 The record is docs/measurements/gpu-tests.json. CI has no GPU: it compiles the backend and prints the check's line.
@@ -10,6 +11,7 @@ The record is docs/measurements/gpu-tests.json. CI has no GPU: it compiles the b
 
 import argparse
 import datetime
+import functools
 import hashlib
 import json
 import os
@@ -37,25 +39,48 @@ def code_hash() -> str:
     return digest.hexdigest()[:16]
 
 
-def run(folder: Path, processes: int) -> int:
+def share(i: int, count: int) -> set:
+    """Processor cores of shard i: the references compute with as many threads as a process has cores, and those wait busily."""
+    cores = sorted(os.sched_getaffinity(0))
+    return set(cores[i * len(cores) // count:(i + 1) * len(cores) // count]) or set(cores)
+
+
+def shards(command: list, processes: int, log: Path) -> tuple[dict, str]:
+    """Runs a test program dealt among processes; what came of it, and all that was printed (which `log` keeps too)."""
+    started = time.monotonic()
+    files = [log.with_suffix(f".{i}.txt") for i in range(processes)]
+    running = []
+    for i, path in enumerate(files):
+        with path.open("w") as out:
+            running.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT,
+                                            preexec_fn=functools.partial(os.sched_setaffinity, 0, share(i, processes)),
+                                            env={**os.environ, "GTEST_TOTAL_SHARDS": str(processes), "GTEST_SHARD_INDEX": str(i)}))
+    result, everything = {"exit": 0}, ""
+    for process, path in zip(running, files):
+        process.wait()
+        text = path.read_text(errors="replace")
+        everything += text
+        for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text):
+            result[word.lower()] = result.get(word.lower(), 0) + int(n)
+        result["exit"] = result["exit"] or process.returncode
+        if process.returncode != 0:
+            print(text[-6000:])
+    return {**result, "seconds": round(time.monotonic() - started)}, everything
+
+
+def run(folder: Path, processes: int, tool: str | None) -> int:
     results, card = {}, ""
     for name, shared in PROGRAMS.items():
-        count = processes if shared else 1
-        started = time.monotonic()
-        shards = [subprocess.Popen([str(folder / name), "--gtest_brief=1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   env={**os.environ, "GTEST_TOTAL_SHARDS": str(count), "GTEST_SHARD_INDEX": str(i)})
-                  for i in range(count)]
-        result = {"exit": 0}
-        for shard in shards:
-            text, _ = shard.communicate()
-            for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text):
-                result[word.lower()] = result.get(word.lower(), 0) + int(n)
-            result["exit"] = result["exit"] or shard.returncode
-            card = card or (re.search(r"GPU tests on (.*)", text) or [None, ""])[1]
-            if shard.returncode != 0:
-                print(text[-6000:])
-        results[name] = {**result, "seconds": round(time.monotonic() - started)}
-    record = {"date": datetime.date.today().isoformat(), "card": card, "code": code_hash(), "results": results}
+        if tool and not shared:
+            continue
+        under = [] if tool is None else ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
+        key = name if tool is None else f"{name}, {tool}"
+        results[key], text = shards([*under, str(folder / name)], processes if shared else 1, folder / f"record_{key.replace(', ', '_')}")
+        card = card or (re.search(r"GPU tests on (.*)", text) or [None, ""])[1]
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    if tool is None or record.get("code") != code_hash():
+        record = {"results": {}}
+    record.update(date=datetime.date.today().isoformat(), card=card, code=code_hash(), results={**record["results"], **results})
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
     print(json.dumps(record))
     return max(abs(result["exit"]) for result in results.values())
@@ -78,12 +103,14 @@ def main() -> int:
     group.add_argument("--hash", action="store_true")
     group.add_argument("--run", metavar="FOLDER", type=Path)
     group.add_argument("--check", action="store_true")
+    parser.add_argument("--tool", choices=["memcheck", "racecheck", "initcheck", "synccheck"],
+                        help="run the op tests under this tool of compute-sanitizer and add what came of it to the record")
     parser.add_argument("--processes", type=int, default=1, help="among which the op tests are dealt (they wait for references on the CPU)")
     args = parser.parse_args()
     if args.hash:
         print(code_hash())
         return 0
-    return check() if args.check else run(args.run, args.processes)
+    return check() if args.check else run(args.run, args.processes, args.tool)
 
 
 if __name__ == "__main__":
