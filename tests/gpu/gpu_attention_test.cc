@@ -283,6 +283,37 @@ INSTANTIATE_TEST_SUITE_P(All, GpuAttentionShapes, testing::Range<size_t>(0, Shap
                                               s.num_q_heads, s.window, test.param);
                          });
 
+// The kernels for heads of 64 and 128, each wherever it can.
+TEST_F(GpuAttention, StreamedAndInRounds) {
+  std::vector<Part> many;
+  TestRng rng(7);
+  for (int64_t i = 0; i < 70; ++i) many.push_back({static_cast<int32_t>(rng.Int(0, 2)), static_cast<int32_t>(rng.Int(2, 700)), i});
+  many.push_back({1, 5000, 100});
+  std::vector<std::vector<Part>> batches = Batches();
+  batches.push_back({{1, 9000, 1}});
+  batches.push_back({{4, 5000, 1}, {0, 0, 2}, {1, 17, 3}, {3, 64, 4}, {1, 1, 5}, {2, 4097, 6}});
+  batches.push_back(many);
+  for (const Shape& s : {Shape{{DType::kF16, 8, 128, 128, 48}, 32}, Shape{{DType::kBF16, 2, 128, 128, 64}, 8, 200},
+                         Shape{{DType::kBF16, 1, 128, 128, 16}, 7}, Shape{{DType::kF16, 3, 64, 64, 16}, 9},
+                         Shape{{DType::kBF16, 1, 64, 64, 128}, 16, 3000}, Shape{{DType::kF16, 2, 64, 64, 32}, 2, 1}}) {
+    for (size_t b = 0; b < batches.size(); ++b) {
+      const Step step(s, batches[b]);
+      const std::vector<float> want = RunCpu(step);
+      for (const char* kernel : {"attention=stream", "attention=rounds"}) {
+        SCOPED_TRACE(fmt::format("{} batch {} {}", Name(s), b, kernel));
+        GPU_OK(Backend().set_tune(kernel));
+        const std::vector<float> got = RunGpu(step, {});
+        const Comparison c = Compare(got, want, ToleranceOf(s, {}, step.parts));
+        EXPECT_TRUE(c.ok) << c.message;
+        EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
+        const Step moved(s, batches[b], 99);
+        EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
+      }
+    }
+  }
+  GPU_OK(Backend().set_tune(""));
+}
+
 // Many splits, many sequences: what the schedule does under load.
 TEST_F(GpuAttention, LongAndMany) {
   std::vector<Part> many;

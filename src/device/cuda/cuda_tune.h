@@ -33,6 +33,10 @@ struct CudaTune {
   int gemv_code_warps = 16;  // of a block, or 32: GGUF's types of 2 to 6 bits, but for Q4_0, Q4_1 and IQ4
   // Of each matrix that the next ops read, what attention of up to four tokens brings to L2; 0: nothing.
   int prefetch_kib = 0;
+  // Decode attention with heads of 64 and 128: by the kernel that streams equal shares to all SMs (attention_stream_sm90.cu), or
+  // the one that takes items in rounds (attention_decode_sm80.cu); usual: as StreamCovers says.
+  enum class Attention { kUsual, kStream, kRounds };
+  Attention attention = Attention::kUsual;
   // Rows of x above which cuBLASLt multiplies, rows of W that tiles on wgmma have at least; 0: as matmul_sm80.cu says.
   int blas_rows = 0;
   int wgmma_rows = 0;
@@ -41,7 +45,7 @@ struct CudaTune {
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, attention=stream|rounds";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -83,6 +87,11 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
     if (key == "gemv_alone") {
       if (value != "none" && value != "long" && value != "all") return false;
       tune.gemv_alone = value == "none" ? CudaTune::Alone::kNone : value == "long" ? CudaTune::Alone::kLong : CudaTune::Alone::kAll;
+      continue;
+    }
+    if (key == "attention") {
+      if (value != "stream" && value != "rounds") return false;
+      tune.attention = value == "stream" ? CudaTune::Attention::kStream : CudaTune::Attention::kRounds;
       continue;
     }
     int* number = key == "gemv_rows"       ? &tune.gemv_rows

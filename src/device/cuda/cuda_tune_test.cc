@@ -22,6 +22,10 @@ TEST(CudaTune, ReadsWhatItKnows) {
   EXPECT_FALSE(ParseCudaTune("fuse=", &tune));
   ASSERT_TRUE(ParseCudaTune("gemv_alone=none", &tune));
   EXPECT_EQ(tune.gemv_alone, CudaTune::Alone::kNone);
+  ASSERT_TRUE(ParseCudaTune("attention=stream", &tune));
+  EXPECT_EQ(tune.attention, CudaTune::Attention::kStream);
+  ASSERT_TRUE(ParseCudaTune("attention=rounds", &tune));
+  EXPECT_EQ(tune.attention, CudaTune::Attention::kRounds);
   // Each text starts from the defaults.
   ASSERT_TRUE(ParseCudaTune("late=all", &tune));
   EXPECT_EQ(tune.gemv_dense_k, 0);
@@ -33,7 +37,7 @@ TEST(CudaTune, ReadsWhatItKnows) {
 TEST(CudaTune, RefusesTheRestAndLeavesAllAsItWas) {
   CudaTune tune;
   ASSERT_TRUE(ParseCudaTune("gemv_pairs=7", &tune));
-  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
+  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "attention=usual", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
                            "gemv_pairs=1234567", "gemv_pairs=", "speed=2", "=", ",", "gemv_pairs=3,"}) {
     const bool trailing = std::string_view(text) == "gemv_pairs=3,";
     EXPECT_EQ(ParseCudaTune(text, &tune), trailing) << text;

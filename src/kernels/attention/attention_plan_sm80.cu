@@ -1,6 +1,7 @@
 // The schedule of a step's attention, made on the device by one block from the spans; and the choice of kernels.
 #include <algorithm>
 
+#include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kPrefetchRows = 4;
+constexpr int kLeastUnits = 2;  // of a block's share of the streaming kernel's work: less costs more in merging than it gains
 
 bool IsMla(const CudaAttentionShape& shape) {
   return shape.num_kv_heads == 1 && shape.k_dim == 576 && shape.v_dim == 512;
@@ -24,6 +26,9 @@ bool HasPrefill(const CudaAttentionShape& shape) {
 }
 bool HasDecode(const CudaAttentionShape& shape) {
   return shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128 || shape.k_dim == 256);
+}
+bool HasStream(const CudaAttentionShape& shape) {
+  return shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128) && CurrentCard().RunsHopperCode();
 }
 
 __device__ __forceinline__ int RoundUp(int64_t value, int unit) {
@@ -41,6 +46,28 @@ __device__ SpanShape ShapeOf(const AttentionSchedule& s, const SeqSpan& span) {
   const int64_t rows = int64_t{span.q_len} * s.group, tile_rows = TileRowsOf(s, span);
   return {rows <= s.max_split_rows, static_cast<int>((rows + tile_rows - 1) / tile_rows),
           VisibleBegin(span.kv_len - span.q_len, s.window), span.kv_len};
+}
+
+// Of all KV heads; 0 where the streaming kernel has nothing to do.
+__device__ int StreamUnits(const AttentionSchedule& s, const SeqSpan& span) {
+  if (s.stream_blocks == 0) return 0;
+  int units = 0;
+  for (int tile = 0, tiles = SplitTilesOf(s, span); tile < tiles; ++tile) {
+    units += UnitsOf(RangeOfTile(span, tile, TileRowsOf(s, span), s.group, s.window));
+  }
+  return units * s.num_kv_heads;
+}
+
+// Where block b's share begins, `unit` of the span's units on.
+__device__ StreamShare ShareAt(const AttentionSchedule& s, const SeqSpan& seq, int span, int unit) {
+  int tile = 0, units = 1;
+  while (true) {
+    units = UnitsOf(RangeOfTile(seq, tile, TileRowsOf(s, seq), s.group, s.window));
+    if (unit < units * s.num_kv_heads) break;
+    unit -= units * s.num_kv_heads;
+    ++tile;
+  }
+  return {seq, span, tile, unit / units, unit % units};
 }
 
 // Splits of a span's tiles; ranges are cut at multiples of `split` from a multiple of `align` on.
@@ -92,7 +119,7 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
   const int split = deterministic ? kFixedSplit : ChooseSplit(spans, num_spans, s, total_tokens, split_scratch);
   const int align = deterministic ? kFixedSplit : kSplitAlign;
 
-  int items = 0, partials = 0, prefills = 0, cuts = 0;
+  int items = 0, partials = 0, prefills = 0, cuts = 0, units = 0;
   for (int base = 0; base < num_spans; base += kThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
     const SpanShape shape = i < num_spans ? ShapeOf(s, spans[i]) : SpanShape{true, 0, 0, 0};
@@ -112,13 +139,16 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
     prefills += total;
     const int first_cut = cuts + BlockExclusiveScan<kThreads>(num_splits > 1 ? shape.num_tiles : 0, &total, scratch);
     cuts += total;
+    const int first_unit = units + BlockExclusiveScan<kThreads>(i < num_spans ? StreamUnits(s, spans[i]) : 0, &total, scratch);
+    units += total;
     if (i < num_spans) {
       s.spans[i] = {num_splits, num_splits > 1 ? first_partial : -1, first_item, split_class ? shape.num_tiles : 0,
-                    first_prefill, tiles, first_cut};
+                    first_prefill, tiles, first_cut, first_unit};
     }
   }
+  const int stream_blocks = min(s.stream_blocks, (units + kLeastUnits - 1) / kLeastUnits);
   __syncthreads();
-  if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts};
+  if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts, units, stream_blocks};
   for (int i = threadIdx.x; i < s.max_partials * s.num_kv_heads; i += kThreads) s.arrivals[i] = 0;
 
   for (int i = threadIdx.x / 32; i < num_spans; i += kThreads / 32) {  // a warp writes a span's items
@@ -145,12 +175,21 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
     for (int j = threadIdx.x % 32; entry.num_splits > 1 && j < entry.num_tiles; j += 32) {
       s.cut_tiles[entry.first_cut + j] = {i, j, entry.first_partial + j * entry.num_splits, entry.num_splits};
     }
+    if (const int mine = StreamUnits(s, span); mine > 0) {
+      const auto first_block = [&](int unit) { return static_cast<int>((int64_t{unit} * stream_blocks + units - 1) / units); };
+      const int end = first_block(entry.first_unit + mine);
+      for (int b = first_block(entry.first_unit) + static_cast<int>(threadIdx.x) % 32; b < end; b += 32) {
+        s.shares[b] = ShareAt(s, span, i, ShareBegin(b, units, stream_blocks) - entry.first_unit);
+      }
+    }
     // The last tiles see most and come first.
     for (int j = threadIdx.x % 32; j < entry.num_prefill_tiles; j += 32) {
       if (entry.first_prefill + j >= s.max_prefill) break;
       s.prefill[entry.first_prefill + j] = {i, entry.num_prefill_tiles - 1 - j};
     }
   }
+  // The streaming kernel reads the schedule as soon as this kernel has ended, before it waits for the ones in between.
+  __threadfence();
 }
 
 constexpr int kCombineColumns = 128;  // of a warp: its lanes take four each
@@ -220,6 +259,8 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.least_split = mla ? 64 : 128;
   s.item_cost = 96;
 
+  s.stream_blocks = HasStream(shape) && !deterministic ? num_sms : 0;
+
   // Bounds on what the spans can ask for.
   const int64_t rows = int64_t{batch.num_rows} * s.group;
   s.max_partials = 4 * s.blocks > 512 ? 4 * s.blocks : 512;
@@ -237,6 +278,7 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.items = reinterpret_cast<SplitItem*>(take(s.max_items * int64_t{sizeof(SplitItem)}));
   s.prefill = reinterpret_cast<PrefillItem*>(take(s.max_prefill * int64_t{sizeof(PrefillItem)}));
   s.cut_tiles = reinterpret_cast<CutTile*>(take(s.max_partials / 2 * int64_t{sizeof(CutTile)}));
+  s.shares = reinterpret_cast<StreamShare*>(take(s.stream_blocks * int64_t{sizeof(StreamShare)}));
   s.arrivals = reinterpret_cast<int32_t*>(take(int64_t{s.max_partials} * shape.num_kv_heads * int64_t{sizeof(int32_t)}));
   s.partial_stats = reinterpret_cast<float2*>(take(partial_rows * int64_t{sizeof(float2)}));
   s.partial_out = reinterpret_cast<float*>(take(partial_rows * shape.v_dim * int64_t{sizeof(float)}));
@@ -324,7 +366,9 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
     }
     const bool decode = DecodeCovers(params), prefill = !exec.deterministic && PrefillCovers(params);
     if (decode) {
-      if (CudaStatus failure = RunDecodeAttention(exec, batch, schedule, params)) return failure;
+      const bool stream = StreamCovers(exec, batch, schedule, params);
+      const auto run = stream ? &RunStreamAttention : &RunDecodeAttention;
+      if (CudaStatus failure = run(exec, batch, schedule, params)) return failure;
       const bool all = int64_t{batch.max_q_len} * schedule.group <= schedule.max_split_rows;
       if (all) return nullptr;
       if (CudaStatus failure = RunPrefillAttention(exec, batch, schedule, params)) return failure;

@@ -45,6 +45,7 @@ struct SpanSplits {
   int32_t first_prefill;
   int32_t num_prefill_tiles;
   int32_t first_cut;      // of its tiles among cut_tiles
+  int32_t first_unit;     // of its share of the streaming kernel's work
 };
 
 // A tile whose range is cut: its splits are partials first_partial .. first_partial + num_splits - 1.
@@ -65,6 +66,17 @@ struct ScheduleCounts {
   int32_t num_prefill_items;
   int32_t split_tokens;
   int32_t num_cut_tiles;
+  int32_t stream_units;   // attention_stream_sm90.cu: of all blocks
+  int32_t stream_blocks;  // among which they are shared
+};
+
+// Where a block's share begins (attention_stream_sm90.cu).
+struct StreamShare {
+  SeqSpan seq;
+  int32_t span;
+  int32_t tile;
+  int32_t kv_head;
+  int32_t unit;  // of the tile's and head's
 };
 
 // Pointers into a plan's memory.
@@ -76,6 +88,7 @@ struct AttentionSchedule {
   CutTile* cut_tiles;           // [max_partials / 2]: at least two partials each
   float* partial_out;           // [max_partials, num_kv_heads, partial_rows, v_dim], not divided by the sum
   float2* partial_stats;        // [max_partials, num_kv_heads, partial_rows]: largest (in units of log2), sum
+  StreamShare* shares;          // [stream_blocks]
   float* fold_memory;           // MLA's fold mode: [num_sms, 32, v_dim]
   int32_t* arrivals;            // [max_partials, num_kv_heads]: splits of a tile that are done, at its first partial; 0 between ops
   int32_t max_items;
@@ -91,6 +104,7 @@ struct AttentionSchedule {
   int32_t blocks;               // that run at a time, for one KV head
   int32_t least_split;          // shorter ones cost more in merging than they gain
   int32_t item_cost;            // beside its tokens, in tokens
+  int32_t stream_blocks;        // at most; 0: the shape has no streaming kernel
   int64_t bytes;
 };
 
@@ -100,6 +114,9 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
 // The kernels, each in its file; they cover what the functions beside them say.
 bool DecodeCovers(const AttentionParams& params);
 CudaStatus RunDecodeAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                              const AttentionParams& params);
+bool StreamCovers(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params);
+CudaStatus RunStreamAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                               const AttentionParams& params);
 bool MlaCovers(const AttentionParams& params);
 CudaStatus RunMlaAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
@@ -157,6 +174,26 @@ __device__ __forceinline__ TileRange RangeOfTile(const SeqSpan& span, int tile, 
   const int last = min((tile * rows_per_tile + rows_per_tile - 1) / group, span.q_len - 1);
   const int base = span.kv_len - span.q_len;
   return {VisibleBegin(base + first, window), base + last + 1};
+}
+
+// The streaming kernel's unit of work: kSplitAlign tokens from a multiple of that on.
+__device__ __forceinline__ int UnitsOf(const TileRange& range) {
+  return (range.end - range.begin / kSplitAlign * kSplitAlign + kSplitAlign - 1) / kSplitAlign;
+}
+// Block b's share begins here.
+__device__ __forceinline__ int ShareBegin(int b, int units, int blocks) {
+  return static_cast<int>(int64_t{b} * units / blocks);
+}
+// The block whose share has this unit.
+__device__ __forceinline__ int BlockOfUnit(int unit, int units, int blocks) {
+  return static_cast<int>(((int64_t{unit} + 1) * blocks - 1) / units);
+}
+// Tiles of a span that the split kernels take.
+__device__ __forceinline__ int SplitTilesOf(const AttentionSchedule& s, const SeqSpan& span) {
+  const int64_t rows = int64_t{span.q_len} * s.group;
+  if (span.q_len <= 0 || rows > s.max_split_rows) return 0;
+  const int tile_rows = TileRowsOf(s, span);
+  return static_cast<int>((rows + tile_rows - 1) / tile_rows);
 }
 
 // Takes the partial softmax (largest m_i, sum l_i) into (m, l); sums of values become a * sum + b * sum_i.

@@ -1,0 +1,512 @@
+// Decode over a paged 16-bit cache with heads of 64 or 128 on Hopper, as one stream of bytes a block: a warp asks the copy
+// engine for runs of 16 tokens, many ahead, the others attend them, each every seventh. Sixteen rows (token, query head of the
+// group) a tile, as in attention_decode_sm80.cu, with the same arithmetic.
+//
+// Bound: the bytes of the visible keys and values. All (tile, KV head, 64 tokens) are laid end to end and shared out equally
+// among as many blocks as there are SMs, so that all end together; the copies go on while an item is merged and the next
+// one's queries are fetched. A tile and head that several blocks share is folded by the last of them, in order of the blocks.
+//
+// What earlier steps wrote is copied before the kernels in front of this one have ended: between the plan of a step and a
+// layer's attention only positions of the step's own tokens (from kv_len - q_len on) are written, and the plan's kernel has
+// ended before any behind it starts.
+#include "device/cuda/clamped_half.cuh"
+#include "device/cuda/cuda_card.h"
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
+#include "device/cuda/tensor_core.cuh"
+#include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_prefetch.cuh"
+#include "kernels/attention/attention_split.cuh"
+#include "kernels/attention/attention_tile.cuh"
+#include "kernels/attention/attention_tma.cuh"
+#include "kernels/common/paged_kv.cuh"
+
+namespace cachalot {
+namespace {
+
+constexpr int kConsumers = 7;  // warps; with the copying one eight, so that each may have 255 registers
+constexpr int kConsumerThreads = kConsumers * 32;
+constexpr int kThreads = kConsumerThreads + 32;
+constexpr int kRows = 16;
+constexpr int kRun = kTmaRun;
+constexpr int kPanelBytes = kRun * 128;
+constexpr int kMergeRows = 8;  // at a time
+
+template <int kDim>
+struct Geometry {
+  static constexpr int kPanels = kDim / 64;
+  static constexpr int kRunBytes = kPanels * kPanelBytes;  // keys, or values
+  static constexpr int kSlots = 24 * 128 / kDim;
+  static constexpr int kMergePitch = kDim + 8;  // floats
+};
+
+// All of the block's shared memory.
+template <int kDim>
+struct Shared {
+  using G = Geometry<kDim>;
+  unsigned char slots[G::kSlots][2 * G::kRunBytes];  // keys, then values, of a run
+  float merge[kConsumers][kMergeRows][G::kMergePitch];
+  float warp_m[kConsumers][kRows], warp_l[kConsumers][kRows];
+  uint64_t full[G::kSlots], empty[G::kSlots];
+  bool folds;
+};
+static_assert(sizeof(Shared<128>) <= 227 * 1024 && sizeof(Shared<64>) <= 227 * 1024);
+
+// A part of one tile and KV head that a block attends: positions [begin, end) in runs from first_run on.
+struct Piece {
+  SeqSpan seq;
+  int tile;
+  int kv_head;
+  int begin, end;  // visible to some row
+  int first_run;
+  int runs;
+  bool whole;       // else:
+  bool continues;   // the tile and head begin in an earlier block
+  int first_block;  // of those that share the tile and head
+  int last_block;
+};
+
+// A block's share, piece by piece; both kinds of warps walk it.
+class Walk {
+ public:
+  __device__ Walk(const AttentionSchedule& s, const SeqSpan* spans) : s_(s), spans_(spans) {
+    const int2 totals = __ldcg(reinterpret_cast<const int2*>(&s.counts->stream_units));
+    units_ = totals.x;
+    blocks_ = totals.y;
+    const int b = static_cast<int>(blockIdx.x);
+    left_ = 0;
+    if (b >= blocks_) return;
+    at_ = ShareBegin(b, units_, blocks_);
+    left_ = ShareBegin(b + 1, units_, blocks_) - at_;
+    const auto* share = reinterpret_cast<const int4*>(&s.shares[b]);
+    const int4 seq = __ldcg(share), where = __ldcg(share + 1);
+    seq_ = {seq.x, seq.y, seq.z, seq.w};
+    span_ = where.x;
+    tile_ = where.y;
+    kv_head_ = where.z;
+    unit_ = where.w;
+  }
+
+  __device__ bool Next(Piece* piece) {
+    if (left_ == 0) return false;
+    const int tile_rows = TileRowsOf(s_, seq_);
+    const TileRange range = RangeOfTile(seq_, tile_, tile_rows, s_.group, s_.window);
+    const int units = UnitsOf(range), count = min(units - unit_, left_);
+    const int begin = (range.begin / kSplitAlign + unit_) * kSplitAlign;
+    piece->seq = seq_;
+    piece->tile = tile_;
+    piece->kv_head = kv_head_;
+    piece->begin = max(begin, range.begin);
+    piece->end = min(begin + count * kSplitAlign, range.end);
+    piece->first_run = piece->begin / kRun;
+    piece->runs = (piece->end + kRun - 1) / kRun - piece->first_run;
+    piece->whole = count == units;
+    piece->continues = unit_ > 0;
+    if (!piece->whole) {
+      const int first = at_ - unit_;
+      piece->first_block = BlockOfUnit(first, units_, blocks_);
+      piece->last_block = BlockOfUnit(first + units - 1, units_, blocks_);
+    }
+    at_ += count;
+    left_ -= count;
+    unit_ += count;
+    if (unit_ < units) return true;
+    unit_ = 0;
+    if (++kv_head_ < s_.num_kv_heads) return true;
+    kv_head_ = 0;
+    if (++tile_ < SplitTilesOf(s_, seq_)) return true;
+    tile_ = 0;
+    while (left_ > 0) {
+      const int4 seq = __ldcg(reinterpret_cast<const int4*>(&spans_[++span_]));
+      seq_ = {seq.x, seq.y, seq.z, seq.w};
+      if (SplitTilesOf(s_, seq_) > 0) break;
+    }
+    return true;
+  }
+
+ private:
+  const AttentionSchedule& s_;
+  const SeqSpan* spans_;
+  SeqSpan seq_;
+  int units_, blocks_, at_, left_, span_, tile_, kv_head_, unit_;
+};
+
+// The copying warp.
+template <int kDim>
+__device__ __forceinline__ void CopyShare(const CUtensorMap* map, const PagedKv& kv, Walk walk, Shared<kDim>& shared) {
+  using G = Geometry<kDim>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int block_rows = static_cast<int>(kv.block_bytes / (kDim * 2));
+  const int k_head_rows = static_cast<int>(kv.k_head_stride / kDim), v_head_rows = static_cast<int>(kv.v_head_stride / kDim);
+  const int v_rows = static_cast<int>(kv.v_offset / kDim);
+  bool waited = false;
+  int slot = 0;
+  uint32_t parity = 1;  // slots are empty
+  Piece piece;
+  while (walk.Next(&piece)) {
+    const int32_t* table = kv.block_tables + piece.seq.slot * kv.table_stride;
+    const int old_end = piece.seq.kv_len - piece.seq.q_len;
+    for (int base = 0; base < piece.runs; base += 32) {
+      const int count = min(32, piece.runs - base);
+      const int mine = (piece.first_run + base + min(lane, count - 1)) * kRun;
+      const int block = __ldg(table + mine / kv.block_tokens);
+      const int row = block * block_rows + mine % kv.block_tokens;
+      for (int i = 0; i < count; ++i) {
+        const int first_row = __shfl_sync(kAllLanes, row, i);
+        const int t0 = (piece.first_run + base + i) * kRun;
+        if (!waited && t0 + kRun > old_end) {
+          WaitForEarlierKernels();
+          waited = true;
+        }
+        if (lane == 0) {
+          const uint32_t full = SharedAddress(&shared.full[slot]), to = SharedAddress(shared.slots[slot]);
+          WaitBarrier(SharedAddress(&shared.empty[slot]), parity);
+          ArriveExpecting(full, 2 * G::kRunBytes);
+          CopyRows(to, map, first_row + piece.kv_head * k_head_rows, full);
+          CopyRows(to + G::kRunBytes, map, first_row + v_rows + piece.kv_head * v_head_rows, full);
+        }
+        if (++slot == G::kSlots) {
+          slot = 0;
+          parity ^= 1;
+        }
+      }
+    }
+  }
+}
+
+// Queries of a tile as A fragments, scaled for softmax in base 2: rounded, and the rests.
+template <int kDim>
+struct Queries {
+  uint32_t high[kDim / 16][4];
+  uint32_t rest[kDim / 16][4];
+};
+
+template <typename T, int kDim>
+__device__ __forceinline__ void LoadQueries(const AttentionParams& p, const TileRow (&rows)[2], Queries<kDim>* q) {
+  const int quad = threadIdx.x % 4;
+  const float scale = p.scale * kLog2E;
+  const bool pairs = p.q_token_stride % 2 == 0 && p.q_head_stride % 2 == 0 && reinterpret_cast<uintptr_t>(p.q) % 8 == 0;
+  float2 values[2][kDim / 8];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const bool exists = rows[r].position >= 0;
+    const float* from = p.q + rows[r].row * p.q_token_stride + rows[r].head * p.q_head_stride + quad * 2;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      values[r][i] = {0, 0};
+      if (!exists) continue;
+      values[r][i] = pairs ? *reinterpret_cast<const float2*>(from + i * 8) : float2{from[i * 8], from[i * 8 + 1]};
+    }
+  }
+#pragma unroll
+  for (int kk = 0; kk < kDim / 16; ++kk) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 value = values[i % 2][kk * 2 + i / 2];
+      const float a = value.x * scale, b = value.y * scale;
+      q->high[kk][i] = Pack2(a, b, T{});
+      q->rest[kk][i] = PackRest2(a, b, q->high[kk][i], T{});
+    }
+  }
+}
+
+// Softmax numerators of one warp's runs, in the accumulators' layout (rows g and g + 8).
+template <int kDim>
+struct WarpState {
+  float o[kDim / 8][4];
+  float m[2];
+  float l[2];  // this thread's part
+
+  __device__ void Clear() {
+#pragma unroll
+    for (auto& tile : o) {
+#pragma unroll
+      for (float& value : tile) value = 0;
+    }
+    m[0] = m[1] = -CUDART_INF_F;
+    l[0] = l[1] = 0;
+  }
+};
+
+struct Visible {
+  int begin[2];  // of rows g and g + 8
+  int end[2];
+};
+
+// A mask of two values of 16 bits: those of tokens t and t + 1 that are in [begin, end).
+__device__ __forceinline__ uint32_t PairMask(int t, int begin, int end) {
+  return (t >= begin && t < end ? 0xffffu : 0u) | (t + 1 >= begin && t + 1 < end ? 0xffff0000u : 0u);
+}
+
+// One run of 16 tokens at t0: scores, softmax, values. Positions outside [begin, end) may hold anything.
+template <typename T, int kDim>
+__device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q, int t0, int begin, int end,
+                                          const Visible& visible, WarpState<kDim>* state) {
+  const int lane = threadIdx.x % 32, quad = lane % 4;
+  const uint32_t values = keys + Geometry<kDim>::kRunBytes;
+  float s[2][4] = {}, rest[2][4] = {};
+#pragma unroll
+  for (int kk = 0; kk < kDim / 16; ++kk) {
+    uint32_t k[4];
+    LoadMatrix4(k, keys + kk / 4 * kPanelBytes + Swizzled<128>((lane & 7) + ((lane >> 4) << 3), kk % 4 * 2 + ((lane >> 3) & 1)));
+    Mma(s[0], q.high[kk], k[0], k[1], T{});
+    Mma(s[1], q.high[kk], k[2], k[3], T{});
+    Mma(rest[0], q.rest[kk], k[0], k[1], T{});
+    Mma(rest[1], q.rest[kk], k[2], k[3], T{});
+  }
+  float largest[2] = {-CUDART_INF_F, -CUDART_INF_F};
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int t = t0 + n * 8 + quad * 2 + (c & 1);
+      const bool seen = t >= visible.begin[c / 2] && t < visible.end[c / 2];
+      s[n][c] = seen ? AddScoreRest(s[n][c], rest[n][c]) : -CUDART_INF_F;
+      largest[c / 2] = fmaxf(largest[c / 2], s[n][c]);
+    }
+  }
+  float factor[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 1));
+    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 2));
+    largest[r] = fmaxf(largest[r], state->m[r]);
+    const bool none = largest[r] == -CUDART_INF_F;
+    factor[r] = none ? 1.0f : exp2f(state->m[r] - largest[r]);
+    state->m[r] = largest[r];
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int c = 2 * r; c < 2 * r + 2; ++c) {
+        s[n][c] = none ? 0.0f : exp2f(s[n][c] - largest[r]);
+        sum += s[n][c];
+      }
+    }
+    state->l[r] = __fmaf_rn(state->l[r], factor[r], sum);
+  }
+  if (__any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+    for (auto& tile : state->o) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) tile[c] *= factor[c / 2];
+    }
+  }
+  const uint32_t p[4] = {Pack2(s[0][0], s[0][1], T{}), Pack2(s[0][2], s[0][3], T{}), Pack2(s[1][0], s[1][1], T{}),
+                         Pack2(s[1][2], s[1][3], T{})};
+  const uint32_t p_rest[4] = {PackRest2(s[0][0], s[0][1], p[0], T{}), PackRest2(s[0][2], s[0][3], p[1], T{}),
+                              PackRest2(s[1][0], s[1][1], p[2], T{}), PackRest2(s[1][2], s[1][3], p[3], T{})};
+  const uint32_t mask[2] = {PairMask(t0 + quad * 2, begin, end), PairMask(t0 + 8 + quad * 2, begin, end)};
+#pragma unroll
+  for (int d = 0; d < kDim / 16; ++d) {
+    uint32_t v[4];
+    LoadMatrix4Transposed(v, values + d / 4 * kPanelBytes + Swizzled<128>(lane & 15, d % 4 * 2 + (lane >> 4)));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] &= mask[i % 2];
+    Mma(state->o[2 * d], p, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p, v[2], v[3], T{});
+    Mma(state->o[2 * d], p_rest, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p_rest, v[2], v[3], T{});
+  }
+}
+
+__device__ __forceinline__ void ConsumersMeet() { asm volatile("bar.sync 1, %0;\n" ::"n"(kConsumerThreads) : "memory"); }
+
+__device__ __forceinline__ void WriteRow(const AttentionParams& p, const TileRow& row, int dim, int d, const float (&out)[4]) {
+  float* to = p.out + row.row * p.out_token_stride + row.head * p.out_head_stride + d;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i] = out[i];
+  if (p.out_half.data == nullptr) return;
+  auto* half = static_cast<uint16_t*>(p.out_half.data) + row.row * p.out_half.stride + row.head * dim + d;
+  *reinterpret_cast<uint2*>(half) = ClampedHalf4({out[0], out[1], out[2], out[3]});
+}
+
+// The warps' softmaxes of a piece become the output, or a partial result. Partial 2 b + 1 is of the piece with which block b
+// begins a tile and head that others go on with, 2 b of the one that block b goes on with.
+template <int kDim>
+__device__ __forceinline__ void MergePiece(const AttentionParams& p, const AttentionSchedule& s, const Piece& piece,
+                                           const WarpState<kDim>& state, Shared<kDim>& shared) {
+  constexpr int kFours = kDim / 4;
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, quad = lane % 4;
+  const int first_row = piece.tile * TileRowsOf(s, piece.seq);
+  const int rows = min(kRows, piece.seq.q_len * s.group - first_row);
+  const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int here = min(kMergeRows, rows - kMergeRows * r);
+    if (here <= 0) break;
+    ConsumersMeet();  // what was merged last has been read
+    float l = state.l[r];
+    l += __shfl_xor_sync(kAllLanes, l, 1);
+    l += __shfl_xor_sync(kAllLanes, l, 2);
+    if (quad == 0) {
+      shared.warp_m[warp][g] = state.m[r];
+      shared.warp_l[warp][g] = l;
+    }
+    if (g < here) {
+      float* to = shared.merge[warp][g] + quad * 2;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) *reinterpret_cast<float2*>(to + n * 8) = {state.o[n][2 * r], state.o[n][2 * r + 1]};
+    }
+    ConsumersMeet();
+    for (int e = tid; e < here * kFours; e += kConsumerThreads) {
+      const int row = e / kFours, d = e % kFours * 4;
+      float largest = -CUDART_INF_F, sum = 0;
+#pragma unroll
+      for (int w = 0; w < kConsumers; ++w) largest = fmaxf(largest, shared.warp_m[w][row]);
+      float4 value = {0, 0, 0, 0};
+#pragma unroll
+      for (int w = 0; w < kConsumers; ++w) {
+        const float m = shared.warp_m[w][row], factor = m == -CUDART_INF_F ? 0.0f : exp2f(m - largest);
+        const float4 part = *reinterpret_cast<const float4*>(&shared.merge[w][row][d]);
+        sum = __fmaf_rn(shared.warp_l[w][row], factor, sum);
+        value.x = __fmaf_rn(part.x, factor, value.x);
+        value.y = __fmaf_rn(part.y, factor, value.y);
+        value.z = __fmaf_rn(part.z, factor, value.z);
+        value.w = __fmaf_rn(part.w, factor, value.w);
+      }
+      if (piece.whole) {
+        float out[4];
+        Folded{largest, sum, value}.Write(out);
+        WriteRow(p, RowOfTile(piece.seq, first_row + r * kMergeRows + row, s.group, piece.kv_head), kDim, d, out);
+      } else {
+        const int64_t at = partial * kRows + r * kMergeRows + row;
+        *reinterpret_cast<float4*>(s.partial_out + at * kDim + d) = value;
+        if (d == 0) s.partial_stats[at] = {largest, sum};
+      }
+    }
+  }
+  if (piece.whole) return;
+
+  // The block that finishes a tile and head last folds its pieces.
+  __threadfence();  // this thread's part of the piece is there for every block
+  ConsumersMeet();
+  if (tid == 0) {
+    int32_t* arrivals = s.arrivals + piece.first_block;
+    shared.folds = atomicAdd(arrivals, 1) == piece.last_block - piece.first_block;
+    if (shared.folds) *arrivals = 0;
+  }
+  ConsumersMeet();
+  if (!shared.folds) return;
+  __threadfence();
+  for (int e = tid; e < rows * kFours; e += kConsumerThreads) {
+    const int row = e / kFours, d = e % kFours * 4;
+    Folded folded = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
+#pragma unroll 4
+    for (int b = piece.first_block; b <= piece.last_block; ++b) {
+      const int64_t at = (2 * int64_t{b} + (b == piece.first_block ? 1 : 0)) * kRows + row;
+      const float2 stats = __ldcg(s.partial_stats + at);
+      folded.Add(stats.x, stats.y, __ldcg(reinterpret_cast<const float4*>(s.partial_out + at * kDim + d)));
+    }
+    float out[4];
+    folded.Write(out);
+    WriteRow(p, RowOfTile(piece.seq, first_row + row, s.group, piece.kv_head), kDim, d, out);
+  }
+}
+
+// The attending warps.
+template <typename T, int kDim>
+__device__ __forceinline__ void AttendShare(const AttentionParams& p, const AttentionSchedule& s, Walk walk, Shared<kDim>& shared) {
+  using G = Geometry<kDim>;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  int taken = 0;  // runs of the block before the piece
+  Piece piece;
+  WaitForEarlierKernels();
+  while (walk.Next(&piece)) {
+    const int first_row = piece.tile * TileRowsOf(s, piece.seq);
+    TileRow rows[2];
+    Visible visible;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      rows[r] = RowOfTile(piece.seq, first_row + lane / 4 + 8 * r, s.group, piece.kv_head);
+      visible.begin[r] = VisibleBegin(rows[r].position, s.window);
+      visible.end[r] = rows[r].position + 1;
+    }
+    Queries<kDim> q;
+    LoadQueries<T, kDim>(p, rows, &q);
+    WarpState<kDim> state;
+    state.Clear();
+    for (int run = warp; run < piece.runs; run += kConsumers) {
+      const int at = taken + run, slot = at % G::kSlots;
+      WaitBarrier(SharedAddress(&shared.full[slot]), static_cast<uint32_t>(at / G::kSlots) & 1);
+      AttendRun<T, kDim>(SharedAddress(shared.slots[slot]), q, (piece.first_run + run) * kRun, piece.begin, piece.end, visible,
+                         &state);
+      __syncwarp();  // all lanes have read the slot
+      if (lane == 0) Arrive(SharedAddress(&shared.empty[slot]));
+    }
+    taken += piece.runs;
+    MergePiece<kDim>(p, s, piece, state, shared);
+  }
+}
+
+template <typename T, int kDim>
+__global__ __launch_bounds__(kThreads, 1) void StreamKernel(const __grid_constant__ CUtensorMap map,
+                                                            const __grid_constant__ AttentionParams p, const SeqSpan* spans,
+                                                            const __grid_constant__ AttentionSchedule s) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
+  LetNextKernelStart();
+  if (threadIdx.x == kConsumerThreads) {
+    PrefetchTensorMap(&map);
+    for (int i = 0; i < Geometry<kDim>::kSlots; ++i) {
+      InitBarrier(SharedAddress(&shared.full[i]), 1);
+      InitBarrier(SharedAddress(&shared.empty[i]), 1);
+    }
+    FenceBarrierInit();
+  }
+  PrefetchUpcoming(p);
+  const Walk walk(s, spans);
+  __syncthreads();
+  if (threadIdx.x >= kConsumerThreads) {
+    CopyShare<kDim>(&map, p.kv, walk, shared);
+  } else {
+    AttendShare<T, kDim>(p, s, walk, shared);
+  }
+#endif
+}
+
+template <typename T, int kDim>
+CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                  const AttentionParams& params) {
+  CUtensorMap map;
+  if (!MakeCacheTensorMap(params.kv, &map)) {
+    return CudaFail(CudaFault::kDevice, "attention stream: no tensor map for a cache of %d heads of %d", params.kv.num_kv_heads, kDim);
+  }
+  auto* kernel = &StreamKernel<T, kDim>;
+  if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared<kDim>)}, "attention stream")) return failure;
+  LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared<kDim>)}, exec.stream, map,
+                                           params, batch.spans, schedule);
+  return CudaLaunched("attention stream of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
+                      params.kv.num_kv_heads, kDim);
+}
+
+template <typename T>
+CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                     const AttentionParams& params) {
+  return params.kv.k_dim == 64 ? Launch<T, 64>(exec, batch, schedule, params) : Launch<T, 128>(exec, batch, schedule, params);
+}
+
+}  // namespace
+
+bool StreamCovers(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params) {
+  const PagedKv& kv = params.kv;
+  constexpr auto kUsual = CudaTune::Attention::kRounds;
+  const auto wanted = CurrentTune().attention == CudaTune::Attention::kUsual ? kUsual : CurrentTune().attention;
+  if (wanted != CudaTune::Attention::kStream || schedule.stream_blocks == 0 || exec.deterministic) return false;
+  // Drafts of several tiles: blocks side by side read the same tokens in attention_decode_sm80.cu.
+  const int64_t rows = int64_t{batch.max_q_len} * schedule.group;
+  if (rows > kRows && rows <= schedule.max_split_rows) return false;
+  const auto whole_rows = [&](int64_t values) { return values % kv.k_dim == 0; };
+  return whole_rows(kv.k_head_stride) && whole_rows(kv.v_offset) && whole_rows(kv.v_head_stride) &&
+         whole_rows(kv.block_bytes / 2);
+}
+
+CudaStatus RunStreamAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
+                              const AttentionParams& params) {
+  return params.kv.dtype == DType::kF16 ? LaunchDim<__half>(exec, batch, schedule, params)
+                                        : LaunchDim<__nv_bfloat16>(exec, batch, schedule, params);
+}
+
+}  // namespace cachalot
