@@ -4,6 +4,7 @@
 // column; `cases=gqa|mla`, `seqs=1,16`, `context=2048,32768` and `block=16` choose rows. Where FlashInfer is linked in, it
 // attends the same caches.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -169,6 +170,22 @@ class Bench {
     std::fflush(stdout);
   }
 
+  // Settings must agree: says so where the outputs of the last layer are not those of the first setting.
+  void CompareOutputs(int64_t count, std::vector<float>* first) {
+    std::vector<float> out(static_cast<size_t>(count));
+    Check(backend_->copy(out.data(), out_.data(), count * 4, exec_.stream));
+    Check(backend_->stream_synchronize(exec_.stream));
+    if (first->empty()) *first = out;
+    double largest = 0, difference = 0;
+    for (size_t i = 0; i < out.size(); ++i) {
+      largest = std::max(largest, std::abs(static_cast<double>((*first)[i])));
+      const double apart = std::abs(static_cast<double>(out[i]) - (*first)[i]);
+      difference = apart <= difference ? difference : apart;  // NaN stays
+    }
+    if (!(difference <= 1e-3 * largest)) std::printf(" [differs by %.2g of %.2g]", difference, largest);
+    Check(backend_->fill(out_.data(), 0xff, count * 4, exec_.stream));
+  }
+
   void Row(const Shape& shape, int32_t seqs, int32_t context) {
     const int32_t tokens = options_.block_tokens, blocks_a_seq = (context + tokens - 1) / tokens;
     const int64_t layer_bytes = LayerBytes(shape, seqs, context), block_bytes = shape.token_bytes() * tokens;
@@ -199,6 +216,7 @@ class Bench {
                  .v_offset = shape.mla() ? 0 : head_values * shape.num_kv_heads, .v_head_stride = head_values,
                  .v_token_stride = shape.k_dim, .block_tables = tables.as<int32_t>(), .table_stride = blocks_a_seq};
     std::printf("%-8s %3d x %6d tokens ", shape.name, seqs, context);
+    std::vector<float> first_out;
     for (const std::string& settings : options_.settings) {
       Check(backend_->set_tune(settings.c_str()));
       Check(backend_->attention_plan(exec_, batch, plan));
@@ -208,6 +226,7 @@ class Bench {
           Check(backend_->attention(exec_, batch, plan, params));
         }
       }, kReplays) / static_cast<double>(layers), bytes);
+      CompareOutputs(int64_t{seqs} * params.out_token_stride, &first_out);
     }
 #if CACHALOT_HAS_FLASHINFER
     for (bool tensor_cores : {false, true}) {

@@ -13,6 +13,7 @@
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
+#include "kernels/attention/attention_run.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/common/paged_kv.cuh"
@@ -43,29 +44,6 @@ struct Geometry {
   // Fold mode: where the values folded so far are kept, behind the rings or in registers.
   static constexpr bool kFoldShared = kDim == 256;
   static constexpr int kFoldBytes = kFoldShared ? kRows * kDim * 4 : 0;
-};
-
-// Softmax numerators of one warp's runs, in the accumulators' layout (rows g and g + 8).
-template <int kDim>
-struct WarpState {
-  float o[kDim / 8][4];
-  float m[2];
-  float l[2];  // this thread's part
-
-  __device__ void Clear() {
-#pragma unroll
-    for (auto& tile : o) {
-#pragma unroll
-      for (float& value : tile) value = 0;
-    }
-    m[0] = m[1] = -CUDART_INF_F;
-    l[0] = l[1] = 0;
-  }
-};
-
-struct Visible {
-  int begin[2];  // of rows g and g + 8
-  int end[2];
 };
 
 // Copies of one run's keys and values, all lanes. Positions outside [low, high) become zeros.
@@ -112,56 +90,16 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, uint32_t values, uint32
     Mma(rest[0], q_rest, k[0], k[1], T{});
     Mma(rest[1], q_rest, k[2], k[3], T{});
   }
-  float largest[2] = {-CUDART_INF_F, -CUDART_INF_F};
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int t = t0 + n * 8 + (lane & 3) * 2 + (c & 1);
-      const bool seen = t >= visible.begin[c / 2] && t < visible.end[c / 2];
-      s[n][c] = seen ? AddScoreRest(s[n][c], rest[n][c]) : -CUDART_INF_F;
-      largest[c / 2] = fmaxf(largest[c / 2], s[n][c]);
-    }
-  }
-  float factor[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 1));
-    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 2));
-    largest[r] = fmaxf(largest[r], state->m[r]);
-    const bool none = largest[r] == -CUDART_INF_F;
-    factor[r] = none ? 1.0f : exp2f(state->m[r] - largest[r]);
-    state->m[r] = largest[r];
-    float sum = 0;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int c = 2 * r; c < 2 * r + 2; ++c) {
-        s[n][c] = none ? 0.0f : exp2f(s[n][c] - largest[r]);
-        sum += s[n][c];
-      }
-    }
-    state->l[r] = __fmaf_rn(state->l[r], factor[r], sum);
-  }
-  if (__any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f)) {
-#pragma unroll
-    for (auto& tile : state->o) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) tile[c] *= factor[c / 2];
-    }
-  }
-  const uint32_t p[4] = {Pack2(s[0][0], s[0][1], T{}), Pack2(s[0][2], s[0][3], T{}), Pack2(s[1][0], s[1][1], T{}),
-                         Pack2(s[1][2], s[1][3], T{})};
-  const uint32_t p_rest[4] = {PackRest2(s[0][0], s[0][1], p[0], T{}), PackRest2(s[0][2], s[0][3], p[1], T{}),
-                              PackRest2(s[1][0], s[1][1], p[2], T{}), PackRest2(s[1][2], s[1][3], p[3], T{})};
+  Weights p;
+  SoftmaxRun<T>(s, rest, t0, visible, state, &p);
 #pragma unroll
   for (int d = 0; d < kDim / 16; ++d) {
     uint32_t v[4];
     LoadMatrix4Transposed(v, values + Swizzled<G::kRowBytes>(lane & 15, d * 2 + (lane >> 4)));
-    Mma(state->o[2 * d], p, v[0], v[1], T{});
-    Mma(state->o[2 * d + 1], p, v[2], v[3], T{});
-    Mma(state->o[2 * d], p_rest, v[0], v[1], T{});
-    Mma(state->o[2 * d + 1], p_rest, v[2], v[3], T{});
+    Mma(state->o[2 * d], p.high, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p.high, v[2], v[3], T{});
+    Mma(state->o[2 * d], p.rest, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p.rest, v[2], v[3], T{});
   }
 }
 
@@ -336,7 +274,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
       if (rows[r].position < 0) continue;
       float* to = p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d;
       float out[4];
-      FoldSplits(s, first, entry.num_splits, kv_head, r, d, kDim).Write(out);
+      FoldSplits(s, {static_cast<int>(first)}, 0, entry.num_splits, kv_head, r, d, kDim).Write(out);
 #pragma unroll
       for (int i = 0; i < 4; ++i) to[i] = out[i];
       if (p.out_half.data != nullptr) {

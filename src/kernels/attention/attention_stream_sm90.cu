@@ -17,7 +17,9 @@
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
+#include "kernels/attention/attention_run.cuh"
 #include "kernels/attention/attention_split.cuh"
+#include "kernels/attention/attention_stream.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/attention_tma.cuh"
 #include "kernels/common/paged_kv.cuh"
@@ -29,7 +31,6 @@ constexpr int kConsumers = 7;  // warps; with the copying one eight, so that eac
 constexpr int kConsumerThreads = kConsumers * 32;
 constexpr int kThreads = kConsumerThreads + 32;
 constexpr int kRows = 16;
-constexpr int kRun = kTmaRun;
 constexpr int kPanelBytes = kRun * 128;
 constexpr int kMergeRows = 8;  // at a time
 
@@ -52,85 +53,6 @@ struct Shared {
   bool folds;
 };
 static_assert(sizeof(Shared<128>) <= 227 * 1024 && sizeof(Shared<64>) <= 227 * 1024);
-
-// A part of one tile and KV head that a block attends: positions [begin, end) in runs from first_run on.
-struct Piece {
-  SeqSpan seq;
-  int tile;
-  int kv_head;
-  int begin, end;  // visible to some row
-  int first_run;
-  int runs;
-  bool whole;       // else:
-  bool continues;   // the tile and head begin in an earlier block
-  int first_block;  // of those that share the tile and head
-  int last_block;
-};
-
-// A block's share, piece by piece; both kinds of warps walk it.
-class Walk {
- public:
-  __device__ Walk(const AttentionSchedule& s, const SeqSpan* spans) : s_(s), spans_(spans) {
-    const int2 totals = __ldcg(reinterpret_cast<const int2*>(&s.counts->stream_units));
-    units_ = totals.x;
-    blocks_ = totals.y;
-    const int b = static_cast<int>(blockIdx.x);
-    left_ = 0;
-    if (b >= blocks_) return;
-    at_ = ShareBegin(b, units_, blocks_);
-    left_ = ShareBegin(b + 1, units_, blocks_) - at_;
-    const auto* share = reinterpret_cast<const int4*>(&s.shares[b]);
-    const int4 seq = __ldcg(share), where = __ldcg(share + 1);
-    seq_ = {seq.x, seq.y, seq.z, seq.w};
-    span_ = where.x;
-    tile_ = where.y;
-    kv_head_ = where.z;
-    unit_ = where.w;
-  }
-
-  __device__ bool Next(Piece* piece) {
-    if (left_ == 0) return false;
-    const int tile_rows = TileRowsOf(s_, seq_);
-    const TileRange range = RangeOfTile(seq_, tile_, tile_rows, s_.group, s_.window);
-    const int units = UnitsOf(range), count = min(units - unit_, left_);
-    const int begin = (range.begin / kSplitAlign + unit_) * kSplitAlign;
-    piece->seq = seq_;
-    piece->tile = tile_;
-    piece->kv_head = kv_head_;
-    piece->begin = max(begin, range.begin);
-    piece->end = min(begin + count * kSplitAlign, range.end);
-    piece->first_run = piece->begin / kRun;
-    piece->runs = (piece->end + kRun - 1) / kRun - piece->first_run;
-    piece->whole = count == units;
-    piece->continues = unit_ > 0;
-    if (!piece->whole) {
-      const int first = at_ - unit_;
-      piece->first_block = BlockOfUnit(first, units_, blocks_);
-      piece->last_block = BlockOfUnit(first + units - 1, units_, blocks_);
-    }
-    at_ += count;
-    left_ -= count;
-    unit_ += count;
-    if (unit_ < units) return true;
-    unit_ = 0;
-    if (++kv_head_ < s_.num_kv_heads) return true;
-    kv_head_ = 0;
-    if (++tile_ < SplitTilesOf(s_, seq_)) return true;
-    tile_ = 0;
-    while (left_ > 0) {
-      const int4 seq = __ldcg(reinterpret_cast<const int4*>(&spans_[++span_]));
-      seq_ = {seq.x, seq.y, seq.z, seq.w};
-      if (SplitTilesOf(s_, seq_) > 0) break;
-    }
-    return true;
-  }
-
- private:
-  const AttentionSchedule& s_;
-  const SeqSpan* spans_;
-  SeqSpan seq_;
-  int units_, blocks_, at_, left_, span_, tile_, kv_head_, unit_;
-};
 
 // The copying warp.
 template <int kDim>
@@ -163,8 +85,8 @@ __device__ __forceinline__ void CopyShare(const CUtensorMap* map, const PagedKv&
           const uint32_t full = SharedAddress(&shared.full[slot]), to = SharedAddress(shared.slots[slot]);
           WaitBarrier(SharedAddress(&shared.empty[slot]), parity);
           ArriveExpecting(full, 2 * G::kRunBytes);
-          CopyRows(to, map, first_row + piece.kv_head * k_head_rows, full);
-          CopyRows(to + G::kRunBytes, map, first_row + v_rows + piece.kv_head * v_head_rows, full);
+          CopyRows(to, map, first_row + piece.kv_head * k_head_rows, 0, full);
+          CopyRows(to + G::kRunBytes, map, first_row + v_rows + piece.kv_head * v_head_rows, 0, full);
         }
         if (++slot == G::kSlots) {
           slot = 0;
@@ -211,29 +133,6 @@ __device__ __forceinline__ void LoadQueries(const AttentionParams& p, const Tile
   }
 }
 
-// Softmax numerators of one warp's runs, in the accumulators' layout (rows g and g + 8).
-template <int kDim>
-struct WarpState {
-  float o[kDim / 8][4];
-  float m[2];
-  float l[2];  // this thread's part
-
-  __device__ void Clear() {
-#pragma unroll
-    for (auto& tile : o) {
-#pragma unroll
-      for (float& value : tile) value = 0;
-    }
-    m[0] = m[1] = -CUDART_INF_F;
-    l[0] = l[1] = 0;
-  }
-};
-
-struct Visible {
-  int begin[2];  // of rows g and g + 8
-  int end[2];
-};
-
 // A mask of two values of 16 bits: those of tokens t and t + 1 that are in [begin, end).
 __device__ __forceinline__ uint32_t PairMask(int t, int begin, int end) {
   return (t >= begin && t < end ? 0xffffu : 0u) | (t + 1 >= begin && t + 1 < end ? 0xffff0000u : 0u);
@@ -255,48 +154,8 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q,
     Mma(rest[0], q.rest[kk], k[0], k[1], T{});
     Mma(rest[1], q.rest[kk], k[2], k[3], T{});
   }
-  float largest[2] = {-CUDART_INF_F, -CUDART_INF_F};
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int t = t0 + n * 8 + quad * 2 + (c & 1);
-      const bool seen = t >= visible.begin[c / 2] && t < visible.end[c / 2];
-      s[n][c] = seen ? AddScoreRest(s[n][c], rest[n][c]) : -CUDART_INF_F;
-      largest[c / 2] = fmaxf(largest[c / 2], s[n][c]);
-    }
-  }
-  float factor[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 1));
-    largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 2));
-    largest[r] = fmaxf(largest[r], state->m[r]);
-    const bool none = largest[r] == -CUDART_INF_F;
-    factor[r] = none ? 1.0f : exp2f(state->m[r] - largest[r]);
-    state->m[r] = largest[r];
-    float sum = 0;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int c = 2 * r; c < 2 * r + 2; ++c) {
-        s[n][c] = none ? 0.0f : exp2f(s[n][c] - largest[r]);
-        sum += s[n][c];
-      }
-    }
-    state->l[r] = __fmaf_rn(state->l[r], factor[r], sum);
-  }
-  if (__any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f)) {
-#pragma unroll
-    for (auto& tile : state->o) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) tile[c] *= factor[c / 2];
-    }
-  }
-  const uint32_t p[4] = {Pack2(s[0][0], s[0][1], T{}), Pack2(s[0][2], s[0][3], T{}), Pack2(s[1][0], s[1][1], T{}),
-                         Pack2(s[1][2], s[1][3], T{})};
-  const uint32_t p_rest[4] = {PackRest2(s[0][0], s[0][1], p[0], T{}), PackRest2(s[0][2], s[0][3], p[1], T{}),
-                              PackRest2(s[1][0], s[1][1], p[2], T{}), PackRest2(s[1][2], s[1][3], p[3], T{})};
+  Weights p;
+  SoftmaxRun<T>(s, rest, t0, visible, state, &p);
   const uint32_t mask[2] = {PairMask(t0 + quad * 2, begin, end), PairMask(t0 + 8 + quad * 2, begin, end)};
 #pragma unroll
   for (int d = 0; d < kDim / 16; ++d) {
@@ -304,10 +163,10 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q,
     LoadMatrix4Transposed(v, values + d / 4 * kPanelBytes + Swizzled<128>(lane & 15, d % 4 * 2 + (lane >> 4)));
 #pragma unroll
     for (int i = 0; i < 4; ++i) v[i] &= mask[i % 2];
-    Mma(state->o[2 * d], p, v[0], v[1], T{});
-    Mma(state->o[2 * d + 1], p, v[2], v[3], T{});
-    Mma(state->o[2 * d], p_rest, v[0], v[1], T{});
-    Mma(state->o[2 * d + 1], p_rest, v[2], v[3], T{});
+    Mma(state->o[2 * d], p.high, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p.high, v[2], v[3], T{});
+    Mma(state->o[2 * d], p.rest, v[0], v[1], T{});
+    Mma(state->o[2 * d + 1], p.rest, v[2], v[3], T{});
   }
 }
 
@@ -322,8 +181,7 @@ __device__ __forceinline__ void WriteRow(const AttentionParams& p, const TileRow
   *reinterpret_cast<uint2*>(half) = ClampedHalf4({out[0], out[1], out[2], out[3]});
 }
 
-// The warps' softmaxes of a piece become the output, or a partial result. Partial 2 b + 1 is of the piece with which block b
-// begins a tile and head that others go on with, 2 b of the one that block b goes on with.
+// The warps' softmaxes of a piece become the output, or a partial result.
 template <int kDim>
 __device__ __forceinline__ void MergePiece(const AttentionParams& p, const AttentionSchedule& s, const Piece& piece,
                                            const WarpState<kDim>& state, Shared<kDim>& shared) {
@@ -471,7 +329,7 @@ template <typename T, int kDim>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
   CUtensorMap map;
-  if (!MakeCacheTensorMap(params.kv, &map)) {
+  if (!MakeCacheTensorMap(params.kv, Geometry<kDim>::kPanels, &map)) {
     return CudaFail(CudaFault::kDevice, "attention stream: no tensor map for a cache of %d heads of %d", params.kv.num_kv_heads, kDim);
   }
   auto* kernel = &StreamKernel<T, kDim>;

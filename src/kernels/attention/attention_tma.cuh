@@ -13,9 +13,9 @@ namespace cachalot {
 
 inline constexpr int kTmaRun = 16;  // rows of a copy
 
-// Rows of head_dim 16-bit values from kv.data on, as far as memory goes; a copy brings kTmaRun of them as panels of 64 columns,
-// each row of a panel 128 bytes, pieces swizzled as Swizzled<128> does. False where the driver cannot.
-bool MakeCacheTensorMap(const PagedKv& kv, CUtensorMap* map);
+// Rows of k_dim 16-bit values from kv.data on, as far as memory goes; a copy brings kTmaRun of them as `panels` panels of 64
+// columns, each row of a panel 128 bytes, pieces swizzled as Swizzled<128> does. False where the driver cannot.
+bool MakeCacheTensorMap(const PagedKv& kv, int panels, CUtensorMap* map);
 
 #ifdef __CUDACC__
 
@@ -51,11 +51,11 @@ __device__ __forceinline__ void WaitBarrier(uint32_t barrier, uint32_t parity) {
 #endif
   }
 }
-// Rows `row` .. row + kTmaRun - 1, all their columns.
-__device__ __forceinline__ void CopyRows(uint32_t shared, const CUtensorMap* map, int row, uint32_t barrier) {
+// Rows `row` .. row + kTmaRun - 1, from column 64 `panel` on.
+__device__ __forceinline__ void CopyRows(uint32_t shared, const CUtensorMap* map, int row, int panel, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];\n" ::"r"(shared),
-      "l"(map), "r"(0), "r"(row), "r"(0), "r"(barrier)
+      "l"(map), "r"(0), "r"(row), "r"(panel), "r"(barrier)
       : "memory");
 }
 __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
