@@ -151,6 +151,7 @@ __global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedul
   __syncthreads();
   if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts, units, stream_blocks, 0};
   for (int i = threadIdx.x; i < s.max_partials * s.num_kv_heads; i += kThreads) s.arrivals[i] = 0;
+  __syncthreads();  // cuts are counted from 0
 
   for (int i = threadIdx.x / 32; i < num_spans; i += kThreads / 32) {  // a warp writes a span's items
     const SpanSplits entry = s.spans[i];
