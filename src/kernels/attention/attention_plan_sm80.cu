@@ -106,7 +106,7 @@ __device__ int ChooseSplit(const SeqSpan* spans, int num_spans, const AttentionS
   return candidate(static_cast<int>(best & 31));
 }
 
-__global__ void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedule s, bool deterministic) {
+__global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedule s, bool deterministic) {
   __shared__ int scratch[32];
   __shared__ long long wide_scratch[32];
   __shared__ unsigned long long split_scratch[32];
