@@ -371,13 +371,13 @@ __global__ __launch_bounds__(kThreads, 1) void MlaStreamKernel(const __grid_cons
   PrefetchUpcoming(p);
   __syncthreads();
   if (group == 3) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;\n");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 56;\n");
     if (threadIdx.x / 32 == 3 * kGroup / 32) CopyShare(&map, p.kv, Walk(s, spans), shared);
   } else if (group == 0) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 136;\n");
     ScoreShare<T>(p, s, Walk(s, spans), shared);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 168;\n");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 160;\n");
     SumShare<T>(p, s, Walk(s, spans), shared, group - 1);
   }
 #endif
