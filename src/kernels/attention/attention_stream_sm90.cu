@@ -181,6 +181,70 @@ __device__ __forceinline__ void WriteRow(const AttentionParams& p, const TileRow
   *reinterpret_cast<uint2*>(half) = ClampedHalf4({out[0], out[1], out[2], out[3]});
 }
 
+// Values d .. d + 3 of a row over what each warp has left in shared memory.
+template <int kDim>
+__device__ __forceinline__ Folded MergedWarps(const Shared<kDim>& shared, int row, int d) {
+  Folded merged = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
+#pragma unroll
+  for (int w = 0; w < kConsumers; ++w) merged.m = fmaxf(merged.m, shared.warp_m[w][row]);
+#pragma unroll
+  for (int w = 0; w < kConsumers; ++w) {
+    const float m = shared.warp_m[w][row], factor = m == -CUDART_INF_F ? 0.0f : exp2f(m - merged.m);
+    const float4 part = *reinterpret_cast<const float4*>(&shared.merge[w][row][d]);
+    merged.l = __fmaf_rn(shared.warp_l[w][row], factor, merged.l);
+    merged.sum.x = __fmaf_rn(part.x, factor, merged.sum.x);
+    merged.sum.y = __fmaf_rn(part.y, factor, merged.sum.y);
+    merged.sum.z = __fmaf_rn(part.z, factor, merged.sum.z);
+    merged.sum.w = __fmaf_rn(part.w, factor, merged.sum.w);
+  }
+  return merged;
+}
+
+// Rows [begin, begin + count) of a tile and head over all its pieces, each warp every seventh, into shared memory.
+template <int kDim>
+__device__ __forceinline__ void FoldRows(const AttentionSchedule& s, const Piece& piece, int begin, int count, Shared<kDim>& shared) {
+  constexpr int kLanes = kDim / 4, kSide = 32 / kLanes;  // of a row; rows side by side
+  constexpr int kAtATime = 4, kAhead = 3;                // rows of a lane, pieces
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, d = lane % kLanes * 4;
+  for (int base = 0; base < count; base += kAtATime * kSide) {
+    Folded folded[kAtATime];
+#pragma unroll
+    for (Folded& row : folded) row = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
+    for (int from = piece.first_block + warp; from <= piece.last_block; from += kAhead * kConsumers) {
+      float2 stats[kAhead][kAtATime];
+      float4 parts[kAhead][kAtATime];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int b = from + i * kConsumers;
+#pragma unroll
+        for (int j = 0; j < kAtATime; ++j) {
+          const int row = base + j * kSide + lane / kLanes;
+          stats[i][j] = {-CUDART_INF_F, 0};
+          parts[i][j] = {0, 0, 0, 0};
+          if (b > piece.last_block || row >= count) continue;
+          const int64_t at = (2 * int64_t{b} + (b == piece.first_block ? 1 : 0)) * kRows + begin + row;
+          stats[i][j] = __ldcg(s.partial_stats + at);
+          parts[i][j] = __ldcg(reinterpret_cast<const float4*>(s.partial_out + at * kDim + d));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+#pragma unroll
+        for (int j = 0; j < kAtATime; ++j) folded[j].Add(stats[i][j].x, stats[i][j].y, parts[i][j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtATime; ++j) {
+      const int row = base + j * kSide + lane / kLanes;
+      if (row >= count) continue;
+      *reinterpret_cast<float4*>(&shared.merge[warp][row][d]) = folded[j].sum;
+      if (d != 0) continue;
+      shared.warp_m[warp][row] = folded[j].m;
+      shared.warp_l[warp][row] = folded[j].l;
+    }
+  }
+}
+
 // The warps' softmaxes of a piece become the output, or a partial result.
 template <int kDim>
 __device__ __forceinline__ void MergePiece(const AttentionParams& p, const AttentionSchedule& s, const Piece& piece,
@@ -210,28 +274,15 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
     ConsumersMeet();
     for (int e = tid; e < here * kFours; e += kConsumerThreads) {
       const int row = e / kFours, d = e % kFours * 4;
-      float largest = -CUDART_INF_F, sum = 0;
-#pragma unroll
-      for (int w = 0; w < kConsumers; ++w) largest = fmaxf(largest, shared.warp_m[w][row]);
-      float4 value = {0, 0, 0, 0};
-#pragma unroll
-      for (int w = 0; w < kConsumers; ++w) {
-        const float m = shared.warp_m[w][row], factor = m == -CUDART_INF_F ? 0.0f : exp2f(m - largest);
-        const float4 part = *reinterpret_cast<const float4*>(&shared.merge[w][row][d]);
-        sum = __fmaf_rn(shared.warp_l[w][row], factor, sum);
-        value.x = __fmaf_rn(part.x, factor, value.x);
-        value.y = __fmaf_rn(part.y, factor, value.y);
-        value.z = __fmaf_rn(part.z, factor, value.z);
-        value.w = __fmaf_rn(part.w, factor, value.w);
-      }
+      const Folded merged = MergedWarps<kDim>(shared, row, d);
       if (piece.whole) {
         float out[4];
-        Folded{largest, sum, value}.Write(out);
+        merged.Write(out);
         WriteRow(p, RowOfTile(piece.seq, first_row + r * kMergeRows + row, s.group, piece.kv_head), kDim, d, out);
       } else {
         const int64_t at = partial * kRows + r * kMergeRows + row;
-        *reinterpret_cast<float4*>(s.partial_out + at * kDim + d) = value;
-        if (d == 0) s.partial_stats[at] = {largest, sum};
+        *reinterpret_cast<float4*>(s.partial_out + at * kDim + d) = merged.sum;
+        if (d == 0) s.partial_stats[at] = {merged.m, merged.l};
       }
     }
   }
@@ -248,18 +299,15 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
   ConsumersMeet();
   if (!shared.folds) return;
   __threadfence();
-  for (int e = tid; e < rows * kFours; e += kConsumerThreads) {
-    const int row = e / kFours, d = e % kFours * 4;
-    Folded folded = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
-#pragma unroll 4
-    for (int b = piece.first_block; b <= piece.last_block; ++b) {
-      const int64_t at = (2 * int64_t{b} + (b == piece.first_block ? 1 : 0)) * kRows + row;
-      const float2 stats = __ldcg(s.partial_stats + at);
-      folded.Add(stats.x, stats.y, __ldcg(reinterpret_cast<const float4*>(s.partial_out + at * kDim + d)));
+  for (int begin = 0; begin < rows; begin += kMergeRows) {
+    FoldRows<kDim>(s, piece, begin, min(kMergeRows, rows - begin), shared);
+    ConsumersMeet();
+    for (int e = tid; e < min(kMergeRows, rows - begin) * kFours; e += kConsumerThreads) {
+      float out[4];
+      MergedWarps<kDim>(shared, e / kFours, e % kFours * 4).Write(out);
+      WriteRow(p, RowOfTile(piece.seq, first_row + begin + e / kFours, s.group, piece.kv_head), kDim, e % kFours * 4, out);
     }
-    float out[4];
-    folded.Write(out);
-    WriteRow(p, RowOfTile(piece.seq, first_row + row, s.group, piece.kv_head), kDim, d, out);
+    ConsumersMeet();
   }
 }
 
