@@ -71,6 +71,17 @@ __device__ StreamShare ShareAt(const AttentionSchedule& s, const SeqSpan& seq, i
   return {seq, span, tile, unit / units, unit % units};
 }
 
+// Among how many blocks the streaming kernels' work is shared. Memory is the bound, not SMs: a few of them may stay idle, if the
+// others then begin and end where tiles do (when sequences are about as long) and have less to fold.
+__device__ int StreamBlocks(const AttentionSchedule& s, int units, int parts) {
+  const int least_units = s.least_split / kSplitAlign, most = min(s.stream_blocks, (units + least_units - 1) / least_units);
+  if (most < s.stream_blocks) return most;
+  for (int blocks = most; blocks > most - most / 16; --blocks) {
+    if (parts % blocks == 0 || blocks % parts == 0) return blocks;
+  }
+  return most;
+}
+
 // Splits of a span's tiles; ranges are cut at multiples of `split` from a multiple of `align` on.
 __device__ __forceinline__ int NumSplits(const SpanShape& shape, int split, int align) {
   if (!shape.split_class || shape.num_tiles == 0) return 0;
@@ -120,7 +131,7 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
   const int split = deterministic ? kFixedSplit : ChooseSplit(spans, num_spans, s, total_tokens, split_scratch);
   const int align = deterministic ? kFixedSplit : kSplitAlign;
 
-  int items = 0, partials = 0, prefills = 0, cuts = 0, units = 0;
+  int items = 0, partials = 0, prefills = 0, cuts = 0, units = 0, parts = 0;
   for (int base = 0; base < num_spans; base += kThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
     const SpanShape shape = i < num_spans ? ShapeOf(s, spans[i]) : SpanShape{true, 0, 0, 0};
@@ -142,12 +153,14 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
     cuts += total;
     const int first_unit = units + BlockExclusiveScan<kThreads>(i < num_spans ? StreamUnits(s, spans[i]) : 0, &total, scratch);
     units += total;
+    BlockExclusiveScan<kThreads>(split_class ? shape.num_tiles * s.num_kv_heads : 0, &total, scratch);
+    parts += total;
     if (i < num_spans) {
       s.spans[i] = {num_splits, num_splits > 1 ? first_partial : -1, first_item, split_class ? shape.num_tiles : 0,
                     first_prefill, tiles, first_cut, first_unit};
     }
   }
-  const int least_units = s.least_split / kSplitAlign, stream_blocks = min(s.stream_blocks, (units + least_units - 1) / least_units);
+  const int stream_blocks = units > 0 ? StreamBlocks(s, units, parts) : 0;
   __syncthreads();
   if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts, units, stream_blocks, 0};
   for (int i = threadIdx.x; i < s.max_partials * s.num_kv_heads; i += kThreads) s.arrivals[i] = 0;
