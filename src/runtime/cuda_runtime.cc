@@ -232,7 +232,6 @@ bool CudaRuntime::FitsGraph(const StepPlan& plan, const InFlight& step) const {
   const int32_t num_spans = Bucket(static_cast<int32_t>(plan.rows.size()));
   if (std::max<int64_t>(num_spans, step.num_rows) > device_->memory.logit_tile) return false;  // their logits come in tiles
   if (static_cast<int64_t>(plan.block_writes.size()) > MaxGraphWrites(num_spans, info_.kv_groups.size())) return false;
-  if (step.max_waiting > 1 + options_.base.max_drafts) return false;
   constexpr uint32_t kGraphOutputs = kOutputSample | kOutputTopLogprobs;
   return std::all_of(plan.rows.begin(), plan.rows.end(), [](const PlanRow& row) {
     return row.q_len == 1 + row.num_drafts && (row.outputs & kOutputSample) != 0 && (row.outputs & ~kGraphOutputs) == 0;
@@ -248,7 +247,7 @@ CudaRuntime::GraphShape CudaRuntime::ShapeOf(const StepPlan& plan, const InFligh
   shape.rows = (static_cast<int32_t>(step.num_rows) + part - 1) / part * part;
   shape.rows = std::min({shape.rows, static_cast<int32_t>(device_->memory.logit_tile), device_->memory.bounds.rows});
   shape.drafts = DraftsOnGpu(options_.base) ? step.max_drafts : options_.base.max_drafts;
-  if (step.max_drafts > 0) shape.waiting = step.max_waiting > 1 ? 1 + options_.base.max_drafts : 1;
+  shape.waiting = DraftStride(step);
   return shape;
 }
 

@@ -105,6 +105,7 @@ class CudaRuntime final : public StepExecutor {
   Status BuildDrafts();
   void CountDrafts(const StepPlan& plan, InFlight* step);
   void CountWaiting(const StepPlan& plan);
+  int32_t DraftStride(const InFlight& step) const;
   void SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len);
   void EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes, int32_t stride);
   void EnqueueFeed(const CudaStepBounds& bounds, int32_t max_q_len);

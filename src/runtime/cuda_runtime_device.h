@@ -85,6 +85,7 @@ struct CudaRuntime::Device {
   // Of an MTP layer that drafts.
   KvStore draft_kv;                  // a row of blocks for each slot
   std::vector<int32_t> waiting;      // [max_seqs] states that wait for it, at most
+  double draft_activity = 1;         // the share of steps with drafts, of late
 
   void* AllocateHost(int64_t bytes, Status* status);
   std::vector<void*> host_buffers;

@@ -8,6 +8,13 @@
 #include "runtime/cuda_runtime_device.h"
 
 namespace cachalot {
+namespace {
+
+// As Drafter has them: below this share of steps with drafts, prompts are not fed.
+constexpr double kActivityWeight = 1.0 / 32;
+constexpr double kActive = 0.25;
+
+}  // namespace
 
 Status CudaRuntime::BuildDrafts() {
   Device& d = *device_;
@@ -32,13 +39,28 @@ void CudaRuntime::CountDrafts(const StepPlan& plan, InFlight* step) {
   step->max_drafts = step->max_waiting = 0;
   step->feeds = false;
   if (!DraftsOnGpu(options_.base)) return;
+  bool decodes = false;
   for (const PlanRow& row : plan.rows) {
+    decodes |= row.token_begin < 0;
     step->feeds |= row.q_len > ((row.outputs & kOutputSample) != 0 ? 1 + row.num_drafts : 0);
     if (row.num_drafts == 0) continue;
     DCHECK(row.token_begin < 0 && row.num_drafts <= options_.base.max_drafts);
     step->max_drafts = std::max(step->max_drafts, row.num_drafts);
     step->max_waiting = std::max(step->max_waiting, device_->waiting[static_cast<size_t>(row.slot)]);
   }
+  double& activity = device_->draft_activity;
+  if (step->max_drafts > 0) activity += (1 - activity) * kActivityWeight;
+  else if (decodes) activity -= activity * kActivityWeight;
+  step->feeds = step->feeds && activity >= kActive;
+}
+
+// Rows for what waits in a slot. Few values: each is a captured step of its own.
+int32_t CudaRuntime::DraftStride(const InFlight& step) const {
+  if (step.max_drafts == 0) return 0;
+  if (step.max_waiting <= 1) return 1;
+  const int32_t most = std::max(1 + options_.base.max_drafts, kCudaCatchUp);
+  const int32_t stride = step.max_waiting <= 1 + step.max_drafts ? 1 + step.max_drafts : most;
+  return std::min(stride, device_->memory.bounds.rows);
 }
 
 // What waits behind it.

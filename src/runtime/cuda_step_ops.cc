@@ -214,7 +214,7 @@ Status CudaRuntime::LaunchOps(const StepPlan& plan, InFlight* step) {
   RETURN_IF_ERROR(FillInput(plan, bounds, step));
   RETURN_IF_ERROR(RunCpuLayers(plan, step));
   RETURN_IF_ERROR(FromCuda(backend_->copy(m.input, step->input_host, step->input.size_bytes, d.stream)));
-  if (step->max_drafts > 0) EnqueueDrafts(bounds, step->max_drafts, step->max_waiting);
+  if (step->max_drafts > 0) EnqueueDrafts(bounds, step->max_drafts, DraftStride(*step));
   SetBatch(bounds, step->max_q_len, step->num_expanded_tokens);
   EnqueueForward(bounds, step->max_drafts > 0, step);
   RETURN_IF_ERROR(d.step.status);

@@ -268,8 +268,13 @@ SequenceEnd Scheduler::TakeTokens(ScheduledRow* scheduled, const ResultRow& row,
 void Scheduler::LearnFromStep(const StepResult& result, int64_t step_us) {
   const PlannedStep& step = InFlight(0);
   if (step.num_prompt_tokens > 0 || step.num_decode_tokens == 0 || result.one_off) return;
-  depths_.ObserveStep(step.num_decode_tokens, drafts_->on_device() ? step.num_drafted : 0,
-                      drafts_->on_device() ? step.max_drafts : 0, step_us, result.draft_us);
+  DraftedStep seen = {.num_rows = static_cast<int32_t>(step.rows.size()),
+                      .num_tokens = step.num_decode_tokens,
+                      .step_us = step_us,
+                      .draft_us = result.draft_us};
+  for (const ResultRow& row : result.rows) seen.num_accepted += row.accept_len;
+  if (drafts_->on_device()) seen.num_drafted = step.num_drafted, seen.num_passes = step.max_drafts;
+  depths_.ObserveStep(seen);
 }
 
 // The tokens of the first num_computed positions are known, and computed in steps that are committed.

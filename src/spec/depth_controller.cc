@@ -2,16 +2,19 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace cachalot {
 namespace {
 
-constexpr double kForgetAll = 0.995;        // per try, over all sequences
+constexpr double kForgetAll = 0.98;         // per try, over all sequences
 constexpr float kForgetOwn = 0.97f;         // per try, of one sequence
 constexpr float kFade = 0.99f;              // per step without any
 constexpr double kOwnPrior = 3;             // tries that speak for its being like the others
 constexpr double kMostAcceptance = 0.98;
 constexpr double kLeastWorth = 0.02;        // tokens that a draft must promise
 constexpr int32_t kBaselineSteps = 3;       // measured before the first draft
+constexpr double kMostLoss = 4;             // steps that one can cost: else something else had the machine
 
 }  // namespace
 
@@ -32,12 +35,22 @@ void DepthController::ObserveRow(DraftRecord* record, int32_t num_drafts, int32_
     // A rate of 0 would let nothing tell sequences apart.
     all.accepted = std::max(all.accepted, 0.01 * all.tried);
   }
+  if (num_accepted > 0 && !drafting_) probe_every_ = 1;
+  if (num_accepted == num_drafts && num_drafts == depth_cap_) depth_cap_ = std::min(depth_cap_ + 1, kMaxDrafts);
 }
 
-void DepthController::ObserveStep(int32_t num_tokens, int32_t num_drafted, int32_t num_passes, int64_t step_us,
-                                  int64_t draft_us) {
-  step_cost_.Observe(num_tokens, static_cast<double>(std::max<int64_t>(0, step_us - draft_us)));
-  if (num_passes > 0) pass_cost_.Observe(num_drafted, static_cast<double>(draft_us) / num_passes);
+void DepthController::ObserveStep(const DraftedStep& step) {
+  const auto step_us = static_cast<double>(step.step_us);
+  step_cost_.Observe(step.num_tokens, static_cast<double>(std::max<int64_t>(0, step.step_us - step.draft_us)));
+  if (step.num_passes > 0) {
+    pass_cost_.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes));
+  }
+  double change = kIncome;
+  if (step.num_tokens > step.num_rows) {
+    const double tokens = static_cast<double>(step.num_rows + step.num_accepted) / step.num_rows;
+    change = std::max(-kMostLoss, tokens - step_us / std::max(1.0, step_cost_.Estimate(step.num_rows)));
+  }
+  purse_ = std::min(purse_ + change, kMostStake);
 }
 
 void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
@@ -45,13 +58,16 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
   if (candidates.empty() || max_drafts <= 0) return;
   if (!adaptive_) return ChooseAll(candidates, max_drafts);
   const bool wants_baseline = step_cost_.count(num_rows) < kBaselineSteps || steps_with_ >= kBaselineEvery;
-  if (!wants_baseline) ChooseBest(candidates, num_rows, max_drafts);
+  const bool may = !wants_baseline && purse_ > 0;
+  if (may) ChooseBest(candidates, num_rows, max_drafts);
   for (DraftCandidate& candidate : candidates) {
     if (candidate.depth > 0) continue;
     candidate.record->accepted *= kFade;
     candidate.record->expected *= kFade;
   }
   const bool drafts = std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
+  if (drafts != drafting_ && !wants_baseline) Log(drafts ? "they pay" : "they pay no more", num_rows);
+  drafting_ = drafts;
   if (drafts) {
     ++steps_with_;
     steps_without_ = 0;
@@ -59,10 +75,20 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
     return;
   }
   steps_with_ = 0;
-  if (++steps_without_ < probe_every_ || wants_baseline) return;
+  if (++steps_without_ < probe_every_ || !may) return;
   steps_without_ = 0;
   probe_every_ = std::min(2 * probe_every_, kProbeLast);
+  Log("one is tried", num_rows);
   Probe(candidates);
+}
+
+void DepthController::Log(const char* what, int32_t num_rows) const {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  const auto us = [&](int32_t size) { return step_cost_.Estimate(num_rows + size); };
+  LOG_DEBUG("drafts: {}: {} sequences, steps of {:.0f} us, {:.0f} with a draft, {:.0f} with 4; {:.0f} us a pass for one, {:.0f} for all; "
+            "accepted {:.2f}, {:.2f}; purse {:.2f}",
+            what, num_rows, us(0), us(1), us(4), pass_cost_.Estimate(1), pass_cost_.Estimate(num_rows), by_depth_[0].rate(),
+            by_depth_[1].rate(), purse_);
 }
 
 void DepthController::ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const {
@@ -77,7 +103,7 @@ void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t n
   gains_.clear();
   for (size_t i = 0; i < candidates.size(); ++i) {
     double value = 1;
-    for (int32_t depth = 0; depth < std::min(candidates[i].available, kMaxDrafts); ++depth) {
+    for (int32_t depth = 0; depth < std::min(candidates[i].available, depth_cap_); ++depth) {
       value *= Acceptance(*candidates[i].record, depth);
       if (value < kLeastWorth) break;
       gains_.push_back({value, static_cast<int32_t>(i), depth});
@@ -114,7 +140,7 @@ void DepthController::Probe(std::span<DraftCandidate> candidates) {
   for (size_t i = 0; i < candidates.size(); ++i) {
     DraftCandidate& candidate = candidates[(num_probes_ + i) % candidates.size()];
     if (candidate.available == 0) continue;
-    candidate.depth = 1;
+    candidate.depth = depth_cap_ = 1;
     num_probes_ += i + 1;
     return;
   }

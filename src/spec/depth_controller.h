@@ -1,8 +1,12 @@
 // DepthController: how many tokens to draft for each sequence of a step, 0 included, such that the tokens per time are
 // most. A draft at depth d is worth the probability that it and those before it are accepted; a step costs what steps of
 // its size took. Both are measured all the time: acceptance by depth over all sequences, and how each sequence fares
-// against that; times by size. Invariants: drafts are made only where they promise at least kLeastGain more; what looks as
-// if it did not pay is tried again, with one token of one sequence, ever more rarely (kProbeFirst to kProbeLast steps).
+// against that; times by size.
+// Invariants: drafts are made only where they promise at least kLeastGain more, and while the purse is not empty: what a
+// step with drafts took beyond the worth of its tokens is paid from it, what it saved is put in. So whatever is believed of
+// acceptance and times, drafting loses no more than kFirstStake steps, one try, and kIncome of the time. Deeper than one
+// token only goes what was right at the depth before. What looks as if it did not pay is tried again, with one token of one
+// sequence, ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right.
 // Deterministic: the same calls give the same depths. Allocates only while batches grow.
 #pragma once
 
@@ -29,12 +33,29 @@ struct DraftCandidate {
   int32_t depth = 0;      // out: how many are
 };
 
+// What a step of nothing but sequences that decode has shown.
+struct DraftedStep {
+  int32_t num_rows = 0;      // sequences
+  int32_t num_tokens = 0;    // theirs and their drafts
+  int32_t num_accepted = 0;  // drafts
+  // Where drafts are made in the step: for how many rows, in how many passes one after the other, and of step_us, in what
+  // time.
+  int32_t num_drafted = 0;
+  int32_t num_passes = 0;
+  int64_t step_us = 0;
+  int64_t draft_us = 0;
+};
+
 class DepthController {
  public:
   static constexpr double kLeastGain = 0.02;
   static constexpr int64_t kProbeFirst = 16;
   static constexpr int64_t kProbeLast = 256;
   static constexpr int64_t kBaselineEvery = 128;  // a step without drafts, where they pay: what is it that they save?
+  // Of the purse, in steps without drafts.
+  static constexpr double kFirstStake = 0.5;
+  static constexpr double kMostStake = 4;
+  static constexpr double kIncome = 0.005;  // each such step
 
   // adaptive false: always as many as are available (benchmarks, tests).
   explicit DepthController(bool adaptive) : adaptive_(adaptive) { by_depth_.fill({kPriorAccepted, kPriorTried}); }
@@ -43,9 +64,7 @@ class DepthController {
   void Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
 
   void ObserveRow(DraftRecord* record, int32_t num_drafts, int32_t num_accepted);
-  // A step of nothing but sequences that decode. draft_us of step_us went into drafting, in num_passes one after the
-  // other for num_drafted rows.
-  void ObserveStep(int32_t num_tokens, int32_t num_drafted, int32_t num_passes, int64_t step_us, int64_t draft_us);
+  void ObserveStep(const DraftedStep& step);
 
   // The probability that a draft at `depth` (from 0) is accepted, given that those before it are.
   double Acceptance(const DraftRecord& record, int32_t depth) const;
@@ -65,6 +84,7 @@ class DepthController {
   void ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const;
   void ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
   void Probe(std::span<DraftCandidate> candidates);
+  void Log(const char* what, int32_t num_rows) const;
 
   const bool adaptive_;
   std::array<Tries, kMaxDrafts> by_depth_;
@@ -74,6 +94,9 @@ class DepthController {
   int64_t steps_without_ = 0;  // since there were drafts
   int64_t steps_with_ = 0;     // since there were none
   int64_t probe_every_ = kProbeFirst;
+  double purse_ = kFirstStake;
+  int32_t depth_cap_ = 1;       // no deeper yet
+  bool drafting_ = false;       // in the last step that was chosen, because it pays
   uint64_t num_probes_ = 0;
 };
 

@@ -45,14 +45,17 @@ struct Simulation {
       const double draft_us = passes * pass_us;
       const double time = step_us(num_tokens) * noise + draft_us;
       us += time;
-      controller.ObserveStep(num_tokens, num_drafted, passes, std::llround(time), std::llround(draft_us));
+      int32_t num_accepted = 0;
       for (size_t i = 0; i < records.size(); ++i) {
         int32_t accepted = 0;
         while (accepted < candidates[i].depth && uniform(rng) < acceptance[i]) ++accepted;
         if (candidates[i].depth > 0) controller.ObserveRow(&records[i], candidates[i].depth, accepted);
         tokens += 1 + accepted;
         drafted[i] += candidates[i].depth;
+        num_accepted += accepted;
       }
+      controller.ObserveStep({.num_rows = rows, .num_tokens = num_tokens, .num_accepted = num_accepted, .num_drafted = num_drafted,
+                              .num_passes = passes, .step_us = std::llround(time), .draft_us = std::llround(draft_us)});
     }
     return static_cast<double>(tokens) / us;
   }
@@ -120,7 +123,8 @@ TEST(DepthController, NoticesThatThingsChange) {
       const int32_t depth = candidate.depth;
       drafted += depth;
       if (depth > 0) controller.ObserveRow(&record, depth, right ? depth : 0);
-      controller.ObserveStep(1 + depth, depth > 0, depth, std::llround(Both(1 + depth)), 0);
+      controller.ObserveStep({.num_rows = 1, .num_tokens = 1 + depth, .num_accepted = right ? depth : 0,
+                              .step_us = std::llround(Both(1 + depth))});
     }
     return drafted;
   };
@@ -149,7 +153,7 @@ TEST(DepthController, KeepsToItsLimits) {
     best.Choose(candidates, 3, 5);
     EXPECT_LE(candidates[0].depth + candidates[2].depth, 5);
     EXPECT_EQ(candidates[1].depth, 0);
-    best.ObserveStep(3 + candidates[0].depth + candidates[2].depth, 2, 1, 0, 0);
+    best.ObserveStep({.num_rows = 3, .num_tokens = 3 + candidates[0].depth + candidates[2].depth});
   }
 }
 

@@ -1,6 +1,6 @@
 // Drafts on the GPU: the tokens that are guessed for a slot's next row, and what an MTP layer needs to guess them. Its KV
 // memory is its own, a row of blocks for each slot, counted from wherever it began; states and tokens that it has not
-// read yet wait in a ring for each slot. Where the ring overflows, the oldest are forgotten, and it begins anew behind them.
+// read yet wait in a ring for each slot. Where too many wait, the oldest are forgotten, and it begins anew behind them.
 // Pointers are device pointers.
 #pragma once
 
@@ -13,6 +13,9 @@ namespace cachalot {
 
 inline constexpr int32_t kMaxCudaDrafts = 16;
 inline constexpr int32_t kMaxCudaWaiting = 32;  // more than a row with drafts brings
+// States with which the layer begins anew where more wait than it reads at once: few, so that trying drafts after a pause
+// costs little, and enough to draft well behind them.
+inline constexpr int32_t kCudaCatchUp = 8;
 
 struct CudaDraftState {
   int32_t* tokens = nullptr;          // [max_seqs, kMaxCudaDrafts] drafts; null: the device makes none
@@ -38,7 +41,7 @@ struct CudaDraftBeginParams {
   CudaDraftState state;
   int32_t begin = 0;
   int32_t count = 0;
-  int32_t stride = 0;                 // at least what waits for any of them
+  int32_t stride = 0;                 // where more wait, the last of them, and what was read before is forgotten
   SeqSpan* batch_spans = nullptr;     // [count] out
   int32_t* token_ids = nullptr;       // [count * stride] out, 0 for padding
   int32_t* from = nullptr;            // [count * stride] out: places among the waiting states

@@ -22,9 +22,10 @@ __global__ void __launch_bounds__(kThreads) BeginKernel(CudaDraftBeginParams p) 
     const int s = p.begin + i;
     const int wanted = NumWanted(p.spans, s);
     const int slot = wanted > 0 ? p.spans.planned[s].slot : 0;
-    const int len = wanted > 0 ? min(p.state.waiting_len[slot], p.stride) : 0;
-    const int first = p.state.waiting_begin[slot];
-    int fed = p.state.fed[slot];
+    const int waiting = wanted > 0 ? p.state.waiting_len[slot] : 0;
+    const int len = min(waiting, p.stride);
+    const int first = p.state.waiting_begin[slot] + waiting - len;
+    int fed = waiting > len ? 0 : p.state.fed[slot];
     __syncwarp();
     for (int j = lane; j < p.stride; j += 32) {
       const int place = slot * kMaxCudaWaiting + (first + j) % kMaxCudaWaiting;
