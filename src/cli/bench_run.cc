@@ -25,7 +25,9 @@ std::vector<int32_t> MadeUpPrompt(int32_t length, int32_t sequence, int32_t voca
 class BenchBatch {
  public:
   BenchBatch(Session& session, const BenchCase& bench, const StopOnInterrupt& stop)
-      : runtime_(*session.bundle().runtime), engine_(session.engine()), bench_(bench), stop_(stop) {}
+      : BenchBatch(session, &session.engine(), bench, stop) {}
+  BenchBatch(Session& session, Engine* engine, const BenchCase& bench, const StopOnInterrupt& stop)
+      : runtime_(*session.bundle().runtime), engine_(*engine), bench_(bench), stop_(stop) {}
 
   Status Submit() {
     start_ = std::chrono::steady_clock::now();
@@ -113,8 +115,10 @@ int32_t WarmUpSteps(const BenchCase& bench, int32_t step_tokens) {
   return static_cast<int32_t>((tokens + per_step - 1) / per_step) + 4;
 }
 
-Result<BenchSample> Measure(Session& session, const BenchCase& bench, const StopOnInterrupt& stop) {
-  BenchBatch batch(session, bench, stop);
+namespace {
+
+Result<BenchSample> Measure(Session& session, Engine* engine, const BenchCase& bench, const StopOnInterrupt& stop) {
+  BenchBatch batch(session, engine, bench, stop);
   RETURN_IF_ERROR(batch.Submit());
   BenchSample sample;
   if (bench.prompt > 0) {
@@ -126,6 +130,33 @@ Result<BenchSample> Measure(Session& session, const BenchCase& bench, const Stop
   }
   RETURN_IF_ERROR(batch.Cancel());
   return sample;
+}
+
+}  // namespace
+
+Result<BenchSample> Measure(Session& session, const BenchCase& bench, const StopOnInterrupt& stop) {
+  return Measure(session, &session.engine(), bench, stop);
+}
+
+Result<std::vector<std::vector<BenchSample>>> MeasureDrafts(Session& session, const BenchCase& bench,
+                                                            std::span<const DraftDepth> depths, int32_t rounds,
+                                                            const StopOnInterrupt& stop) {
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (const DraftDepth& depth : depths) {
+    EngineOptions options = session.engine_options();
+    if (depth.most == 0) options.drafts = DraftKind::kNone;
+    else options.max_drafts = depth.most;
+    options.adaptive_drafts = !depth.always;
+    ASSIGN_OR_RETURN(engines.emplace_back(), Engine::Create(session.bundle().runtime.get(), nullptr, options));
+  }
+  std::vector<std::vector<BenchSample>> samples(depths.size());
+  for (int32_t round = 0; round <= rounds; ++round) {
+    for (size_t i = 0; i < engines.size(); ++i) {
+      ASSIGN_OR_RETURN(const BenchSample sample, Measure(session, engines[i].get(), bench, stop));
+      if (round > 0) samples[i].push_back(sample);
+    }
+  }
+  return samples;
 }
 
 Result<std::vector<std::vector<BenchSample>>> MeasureTunes(Session& session, const BenchCase& bench,

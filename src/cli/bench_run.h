@@ -45,6 +45,18 @@ Result<std::vector<std::vector<BenchSample>>> MeasureTunes(Session& session, con
 // Tokens that a sequence generates before a setting is measured: a graph is captured in them.
 inline constexpr int32_t kTuneWarmUp = 4;
 
+// How many tokens are drafted: so many as pay, or always `most`. 0: none.
+struct DraftDepth {
+  int32_t most = 0;
+  bool always = false;
+};
+
+// Generation by an engine for each of the depths, all over one model, in turn, `rounds` times over, and a first time to warm
+// up: samples of each. What the model needs to draft is there for all of them. Their prefix caches must find nothing.
+Result<std::vector<std::vector<BenchSample>>> MeasureDrafts(Session& session, const BenchCase& bench,
+                                                            std::span<const DraftDepth> depths, int32_t rounds,
+                                                            const StopOnInterrupt& stop);
+
 // A prompt is timed until its first token is there; generation while all sequences generate. kCancelled on Ctrl-C.
 Result<BenchSample> Measure(Session& session, const BenchCase& bench, const StopOnInterrupt& stop);
 

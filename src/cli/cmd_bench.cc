@@ -36,6 +36,7 @@ struct BenchFlags {
   int32_t step_tokens = 0;  // 0: 512, and 8192 on a GPU
   int32_t repeats = 5;
   std::vector<std::string> tunes;  // settings of the GPU's kernels to compare
+  bool compare_drafts = false;
   bool json = false;
 };
 
@@ -215,9 +216,37 @@ Status CompareTunes(const BenchFlags& flags, const std::vector<Row>& rows, Outpu
   return output->Write(text);
 }
 
+// Generation without drafts, with one and with all of them always, and with as many as pay.
+Status CompareDrafts(const BenchFlags& flags, const std::vector<Row>& rows, Output* output) {
+  const StopOnInterrupt stop;
+  const int32_t most = flags.model.options.max_drafts;
+  std::vector<DraftDepth> depths = {{0, false}, {1, true}, {most, true}, {most, false}};
+  if (most == 1) depths.erase(depths.begin() + 2);
+  std::string text = fmt::format("{}\n{:>7} {:>6} {:>8} {:>12} {:>23} {:>8} {:>9} {:>8}  {}\n", flags.model.Place(), "threads", "batch",
+                                 "test", "tokens/s", "min .. max", "ratio", "accepted", "a step", "drafts");
+  for (const Row& row : rows) {
+    if (row.bench.prompt > 0) continue;
+    ASSIGN_OR_RETURN(const auto samples, MeasureDrafts(*row.setup->session, row.bench, depths, flags.repeats, stop));
+    double none = 0;
+    for (size_t i = 0; i < depths.size(); ++i) {
+      const Row of_depth = {row.bench, row.setup, samples[i]};
+      const Spread speed = of_depth.Speed();
+      if (i == 0) none = speed.median;
+      const BenchSample& last = samples[i].back();
+      text += fmt::format("{:>7} {:>6} {:>8} {:>12.2f} {:>23} {:>8.3f} {:>8.1f}% {:>8.2f}  {}\n", row.bench.threads, row.bench.batch, row.test(),
+                          speed.median, fmt::format("{:.2f} .. {:.2f}", speed.min, speed.max), speed.median / none, 100 * last.acceptance(),
+                          last.tokens_per_step(),
+                          depths[i].most == 0 ? "none" : fmt::format("{} {}", depths[i].always ? "always" : "at most", depths[i].most));
+    }
+  }
+  return output->Write(text);
+}
+
 Status Bench(const BenchFlags& flags, Output* output) {
+  if (flags.compare_drafts && flags.model.options.drafts == DraftKind::kNone) return InvalidArgument("--compare-drafts says nothing without --spec");
   ASSIGN_OR_RETURN(auto setups, OpenAll(flags));
   std::vector<Row> rows = MakeRows(flags, &setups);
+  if (flags.compare_drafts) return CompareDrafts(flags, rows, output);
   if (!flags.tunes.empty()) return CompareTunes(flags, rows, output);
   const StopOnInterrupt stop;
   const bool show = ::isatty(STDERR_FILENO) != 0;
@@ -254,6 +283,8 @@ int BenchCommand(Args args) {
   set.Int("-r,--repeats", &flags.repeats, 1, 10000, "N", "repeats, interleaved (default 5)");
   set.Strings("--gpu-tune", &flags.tunes, "KEY=VALUE,…",
               "settings of the GPU's kernels to compare with each other, once for each\n('-': the usual ones; keys: docs/gpu-tuning.md)");
+  set.Switch("--compare-drafts", &flags.compare_drafts,
+             "generation without drafts, with one and with --draft-max always, and\nwith as many as pay, in turn (with --spec)");
   set.Switch("--json", &flags.json, "as JSON");
   flags.model.Declare(&set, ModelFlags::kWithoutBatch);
   Output output;

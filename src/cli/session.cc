@@ -99,6 +99,7 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, Engi
   }
   if (engine.itl_ratio < 0) engine.itl_ratio = session->bundle_.cpu_runtime != nullptr ? 0 : kGpuItlRatio;
   if (engine.prefill_chunk == 0) engine.prefill_chunk = engine.max_batch_tokens;
+  session->engine_options_ = engine;
   ASSIGN_OR_RETURN(session->engine_,
                    Engine::Create(session->bundle_.runtime.get(), session->bundle_.tokenizer.get(), engine));
   session->load_seconds_ = Seconds(start, WallClock::now());

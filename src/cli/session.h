@@ -46,6 +46,8 @@ class Session {
 
   ModelBundle& bundle() { return bundle_; }
   Engine& engine() { return *engine_; }
+  // As the engine was made with.
+  const EngineOptions& engine_options() const { return engine_options_; }
   double load_seconds() const { return load_seconds_; }
   // The tokenizer, or why there is none.
   Result<const Tokenizer*> tokenizer() const;
@@ -77,6 +79,7 @@ class Session {
 
   ModelBundle bundle_;
   std::unique_ptr<Engine> engine_;
+  EngineOptions engine_options_;
   ToolRequest tools_;
   int32_t reasoning_budget_ = -1;
   double load_seconds_ = 0.0;

@@ -145,9 +145,15 @@ Status EngineImpl::Step() {
   EndExpired();
   ForceAtStart();
   if (broken_) Recover();
+  Status status;
+  if (scheduler_->AwaitsTokens()) status = Advance();
+  if (!status.ok()) {
+    HandleFault(status);
+    ReadStats(*scheduler_, &stats_);
+    return Status::Ok();
+  }
   StepPlan& plan = plans_[next_plan_];
   scheduler_->Plan(&plan, clock_->NowUs());
-  Status status;
   if (!plan.empty()) {
     next_plan_ = (next_plan_ + 1) % plans_.size();
     const auto start = std::chrono::steady_clock::now();

@@ -102,7 +102,7 @@ TEST_F(EngineBadWordsTest, UnderPressure) {
       ExecutorInfo info = Info(26, depth);
       for (auto& group : info.kv_groups) group.num_swap_blocks = 40;
       EngineOptions options{.prefill_chunk = 16, .preemption = preemption, .trace = &trace};
-      if (depth == 0) options.drafts = DraftKind::kNgram;
+      options.drafts = DraftKind::kNgram;
       Create(info, options);
       std::vector<std::pair<Request, std::shared_ptr<std::vector<CollectedOutput>>>> asked;
       for (int i = 0; i < 12; ++i) {

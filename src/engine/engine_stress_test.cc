@@ -52,9 +52,7 @@ class Stress {
       const bool rolls = group.window > 0 && tokens - group.block_tokens + 1 >= group.window;
       if (!rolls) room_ = std::min(room_, tokens);
     }
-    // Drafts are verified where the host knows every token.
-    DraftKind drafts = DraftKind::kNone;
-    if (info.depth == 0) drafts = std::array{DraftKind::kNone, DraftKind::kNgram, DraftKind::kMtp}[seed % 3];
+    const DraftKind drafts = std::array{DraftKind::kNone, DraftKind::kNgram, DraftKind::kMtp}[seed % 3];
     info.device_drafts = DraftKind::kMtp;
     info.draft_context = Random(0, 1) * Random(1, 20);
     executor_ = std::make_unique<FakeExecutor>(info);

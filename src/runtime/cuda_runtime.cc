@@ -208,8 +208,7 @@ Status CudaRuntime::BuildDevice() {
            .max_context = o.max_context,
            .vocab_size = spec.vocab_size,
            .num_experts = spec.moe.num_experts,
-           // The host looks n-grams up behind tokens that it knows.
-           .depth = split || o.drafts == DraftKind::kNgram ? 0 : options_.depth,
+           .depth = split ? 0 : options_.depth,
            .max_logit_bias = kMaxCudaLogitBias,
            .max_top_logprobs = kMaxCudaTopLogprobs,
            .max_logit_rows = o.max_logit_rows,
@@ -302,6 +301,7 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
 Status CudaRuntime::Capture(const GraphShape& shape, const InFlight& step) {
   Device& d = *device_;
   num_one_off_ = info_.depth + 1;  // the host is late for the step before, too
+  LOG_DEBUG("a step of {} sequences is captured: {} rows, {} drafts, {} states wait", shape.spans, shape.rows, shape.drafts, shape.waiting);
   if (static_cast<int64_t>(d.graphs.size()) >= MaxGraphs(options_)) {
     RETURN_IF_ERROR(FromCuda(backend_->stream_synchronize(d.stream)));
     const auto oldest = std::min_element(d.graphs.begin(), d.graphs.end(), [](const auto& a, const auto& b) {

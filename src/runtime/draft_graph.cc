@@ -9,6 +9,9 @@ class MtpGraph final : public DraftGraph {
   bool takes_hidden() const override { return true; }
   const ModelSpec& spec() const override { return model_->spec(); }
   std::vector<KvGroupSpec> kv_groups() const override { return {model_->kv_groups().back()}; }
+  void Norm(const ExecContext& exec, float* hidden, int64_t num_rows) const override {
+    model_->FinalNorm(exec, hidden, num_rows, hidden);
+  }
   void Forward(const ExecContext& exec, const DraftBatch& batch) const override {
     model_->ForwardMtp(exec, {.next_token_ids = batch.token_ids,
                               .positions = batch.positions,
@@ -32,6 +35,7 @@ class ModelGraph final : public DraftGraph {
   bool takes_hidden() const override { return false; }
   const ModelSpec& spec() const override { return model_->spec(); }
   std::vector<KvGroupSpec> kv_groups() const override { return model_->kv_groups(); }
+  void Norm(const ExecContext&, float*, int64_t) const override {}  // it takes none
   void Forward(const ExecContext& exec, const DraftBatch& batch) const override {
     model_->Forward(exec, {.token_ids = batch.token_ids,
                            .positions = batch.positions,

@@ -9,7 +9,6 @@ namespace cachalot {
 namespace {
 
 constexpr double kActivityWeight = 1.0 / 32;
-constexpr double kActive = 0.25;
 
 int64_t Floats(int64_t count) { return count * static_cast<int64_t>(sizeof(float)); }
 
@@ -54,6 +53,7 @@ Result<std::unique_ptr<Drafter>> Drafter::Create(std::unique_ptr<DraftGraph> gra
   drafter->hidden_size_ = spec.hidden_size;
   drafter->row_tokens_ = RowTokens(options);
   drafter->most_fed_ = std::min(kMostFed, (drafter->row_tokens_ - options.max_drafts) * 3 / 4);
+  drafter->catch_up_ = std::max(kCatchUp, 1 + options.max_drafts);
   drafter->batch_tokens_ = BatchTokens(options);
   ASSIGN_OR_RETURN(drafter->kv_, KvStore::Allocate(graph->kv_groups(), StoreOptions(options)));
   const int32_t num_blocks = (drafter->row_tokens_ + options.block_tokens - 1) / options.block_tokens;
@@ -95,18 +95,34 @@ void Drafter::Reset(int32_t slot, std::span<const int32_t> context) {
   state.num_confirmed = 0;
 }
 
-void Drafter::Append(const ExecContext& exec, int32_t slot, int32_t first, std::span<const int32_t> next,
-                     const float* hidden) {
-  Slot& state = slots_[static_cast<size_t>(slot)];
+int32_t Drafter::NumRead(int32_t q_len) const {
+  if (!graph_->takes_hidden()) return 0;
+  return IsActive() ? q_len : std::min(q_len, catch_up_);
+}
+
+void Drafter::Append(const ExecContext& exec, const Computed& computed) {
+  Slot& state = slots_[static_cast<size_t>(computed.slot)];
   if (graph_->takes_hidden()) {
-    for (size_t i = 0; i < next.size(); ++i) {
-      PushWithHidden(exec, slot, next[i], hidden + static_cast<int64_t>(i) * hidden_size_);
+    if (computed.gap) Forget(computed.slot, 0);
+    for (size_t i = 0; i < computed.next.size(); ++i) {
+      PushWithHidden(exec, computed.slot, computed.next[i], computed.hidden + static_cast<int64_t>(i) * hidden_size_);
     }
+    if (computed.prompt && IsActive()) FeedPrompt(exec, computed.slot);
     return;
   }
-  if (!state.begun) state.tokens.push_back(first);
+  if (!state.begun) state.tokens.push_back(computed.first);
   state.begun = true;
-  for (const int32_t token : next) PushToken(&state, token);
+  for (const int32_t token : computed.next) PushToken(&state, token);
+}
+
+// All but the last token, behind which a draft may come.
+void Drafter::FeedPrompt(const ExecContext& exec, int32_t slot) {
+  Slot& state = slots_[static_cast<size_t>(slot)];
+  const int32_t count = NumPending(state) - 1;
+  if (count <= 0) return;
+  MakeRoom(&state, 0);
+  AddPending(exec, slot, count, -1);
+  RunBatch(exec);
 }
 
 void Drafter::PushToken(Slot* slot, int32_t token) {
@@ -124,11 +140,11 @@ void Drafter::PushToken(Slot* slot, int32_t token) {
 void Drafter::PushWithHidden(const ExecContext& exec, int32_t slot, int32_t token, const float* hidden) {
   Slot& state = slots_[static_cast<size_t>(slot)];
   if (NumPending(state) == kMaxPending) {
-    if (activity_ < kActive) {
-      Forget(slot);
+    if (!IsActive()) {
+      Forget(slot, catch_up_);
     } else {
       MakeRoom(&state, 0);
-      AddPending(slot, kMaxPending, -1);
+      AddPending(exec, slot, kMaxPending, -1);
       RunBatch(exec);
     }
   }
@@ -137,14 +153,20 @@ void Drafter::PushWithHidden(const ExecContext& exec, int32_t slot, int32_t toke
   state.tokens.push_back(token);
 }
 
-// The older half of what waits, and all in front of it.
-void Drafter::Forget(int32_t slot) {
+// All but the last `kept` of what waits, and what is in the KV memory.
+void Drafter::Forget(int32_t slot, int32_t kept) {
   Slot& state = slots_[static_cast<size_t>(slot)];
-  constexpr int32_t kKept = kMaxPending / 2;
-  state.tokens.erase(state.tokens.begin(), state.tokens.end() - kKept);
-  float* hidden = PendingHidden(slot);
-  std::memmove(hidden, hidden + int64_t{kMaxPending - kKept} * hidden_size_, static_cast<size_t>(Floats(int64_t{kKept} * hidden_size_)));
+  DropPending(slot, NumPending(state) - kept);
   state.length = 0;
+}
+
+// The first `count` of what waits.
+void Drafter::DropPending(int32_t slot, int32_t count) {
+  Slot& state = slots_[static_cast<size_t>(slot)];
+  const int32_t kept = NumPending(state) - count;
+  state.tokens.erase(state.tokens.begin(), state.tokens.begin() + count);
+  float* hidden = PendingHidden(slot);
+  std::memmove(hidden, hidden + int64_t{count} * hidden_size_, static_cast<size_t>(Floats(int64_t{kept} * hidden_size_)));
 }
 
 void Drafter::MakeRoom(Slot* slot, int32_t num_drafts) const {
@@ -154,8 +176,8 @@ void Drafter::MakeRoom(Slot* slot, int32_t num_drafts) const {
   if (!graph_->takes_hidden()) slot->num_fed = std::max(0, static_cast<int32_t>(slot->tokens.size()) - most_fed_);
 }
 
-// The first `count` of what waits; only with hidden states it must be all of it.
-void Drafter::AddPending(int32_t slot, int32_t count, int32_t want_idx) {
+// The first `count` of what waits.
+void Drafter::AddPending(const ExecContext& exec, int32_t slot, int32_t count, int32_t want_idx) {
   Slot& state = slots_[static_cast<size_t>(slot)];
   span_wants_.push_back(want_idx);
   spans_.push_back({.slot = slot, .q_begin = num_batched_, .q_len = count, .kv_len = state.length + count});
@@ -164,9 +186,10 @@ void Drafter::AddPending(int32_t slot, int32_t count, int32_t want_idx) {
     positions_[static_cast<size_t>(num_batched_ + i)] = state.length + i;
   }
   if (graph_->takes_hidden()) {
-    std::memcpy(hidden_.as<float>() + int64_t{num_batched_} * hidden_size_, PendingHidden(slot),
-                static_cast<size_t>(Floats(int64_t{count} * hidden_size_)));
-    state.tokens.clear();
+    float* hidden = hidden_.as<float>() + int64_t{num_batched_} * hidden_size_;
+    std::memcpy(hidden, PendingHidden(slot), static_cast<size_t>(Floats(int64_t{count} * hidden_size_)));
+    graph_->Norm(exec, hidden, count);
+    DropPending(slot, count);
   } else {
     state.num_fed += count;
   }
@@ -198,6 +221,7 @@ void Drafter::RunBatch(const ExecContext& exec) {
 void Drafter::FeedPending(const ExecContext& exec, std::span<const Want> wants) {
   for (size_t i = 0; i < wants.size(); ++i) {
     Slot& state = slots_[static_cast<size_t>(wants[i].slot)];
+    if (graph_->takes_hidden() && NumPending(state) > catch_up_) Forget(wants[i].slot, catch_up_);
     MakeRoom(&state, wants[i].num_drafts);
     CHECK(!state.tokens.empty()) << "slot " << wants[i].slot << " has no token to draft behind";
     if (NumPending(state) == 0) {
@@ -212,7 +236,7 @@ void Drafter::FeedPending(const ExecContext& exec, std::span<const Want> wants) 
         RunBatch(exec);
         continue;
       }
-      AddPending(wants[i].slot, count, static_cast<int32_t>(i));
+      AddPending(exec, wants[i].slot, count, static_cast<int32_t>(i));
     }
   }
   RunBatch(exec);

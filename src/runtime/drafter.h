@@ -1,7 +1,8 @@
 // Drafter: a draft graph with its own KV memory, one row of blocks for each slot. It is told which tokens a sequence got
 // (and, for MTP, the hidden states in front of them), and drafts the tokens behind them, greedily. Nothing that it holds
-// can change what is generated, so it may forget: a sequence that was not drafted for in a long while, or that outgrows
-// its row, goes on with its last tokens only, at positions counted from there (attention sees differences of positions).
+// can change what is generated, so it may forget: a sequence that was not drafted for in a while, or that outgrows its
+// row, goes on with its last tokens only, at positions counted from there (attention sees differences of positions). So
+// where drafts do not pay, next to nothing is computed for them, and trying one costs few tokens.
 // What was drafted stands behind the sequence's end and is overwritten by what comes: going back costs nothing.
 #pragma once
 
@@ -42,9 +43,20 @@ class Drafter {
 
   // A sequence enters the slot; `context`: the last of its tokens, in front of those that come.
   void Reset(int32_t slot, std::span<const int32_t> context);
+  // Of a row's last so many positions it wants the hidden states.
+  int32_t NumRead(int32_t q_len) const;
   // The slot computed positions whose next tokens are these, with `first` in front of them and the hidden state of each
-  // position (normalised, [tokens, hidden_size]; null where none are taken).
-  void Append(const ExecContext& exec, int32_t slot, int32_t first, std::span<const int32_t> next, const float* hidden);
+  // position (before the final norm, [tokens, hidden_size]; null where none are taken). prompt: they are the end of a piece of one;
+  // gap: there were others in front of them.
+  struct Computed {
+    int32_t slot = 0;
+    int32_t first = 0;
+    std::span<const int32_t> next = {};
+    const float* hidden = nullptr;
+    bool prompt = false;
+    bool gap = false;
+  };
+  void Append(const ExecContext& exec, const Computed& computed);
 
   struct Want {
     int32_t slot = 0;
@@ -74,16 +86,21 @@ class Drafter {
   static int64_t BatchTokens(const DrafterOptions& options);
   int32_t NumPending(const Slot& slot) const { return static_cast<int32_t>(slot.tokens.size()) - slot.num_fed; }
   float* PendingHidden(int32_t slot) { return pending_hidden_.as<float>() + int64_t{slot} * kMaxPending * hidden_size_; }
+  bool IsActive() const { return activity_ >= kActive; }
   void PushWithHidden(const ExecContext& exec, int32_t slot, int32_t token, const float* hidden);
   void PushToken(Slot* slot, int32_t token);
-  void Forget(int32_t slot);
+  void Forget(int32_t slot, int32_t kept);
+  void DropPending(int32_t slot, int32_t count);
+  void FeedPrompt(const ExecContext& exec, int32_t slot);
   void MakeRoom(Slot* slot, int32_t num_drafts) const;
-  void AddPending(int32_t slot, int32_t count, int32_t want_idx);
+  void AddPending(const ExecContext& exec, int32_t slot, int32_t count, int32_t want_idx);
   void RunBatch(const ExecContext& exec);
   void FeedPending(const ExecContext& exec, std::span<const Want> wants);
   void Pick(const ExecContext& exec, std::span<const Want> wants, int32_t pass, int32_t vocab_size);
 
   static constexpr int32_t kMaxPending = 64;     // hidden states kept of a slot
+  static constexpr int32_t kCatchUp = 8;         // of them, those that it goes on with after a pause
+  static constexpr double kActive = 0.25;        // of activity: below, prompts are not read
   static constexpr int32_t kMostFed = 1024;      // tokens that a draft model catches up on
   static constexpr int32_t kHeadRows = 64;
 
@@ -91,6 +108,7 @@ class Drafter {
   int32_t hidden_size_ = 0;
   int32_t row_tokens_ = 0;     // of KV memory for each slot
   int32_t most_fed_ = 0;
+  int32_t catch_up_ = 0;       // with hidden states: where more tokens wait, it goes on with the last
   int64_t batch_tokens_ = 0;
   double activity_ = 1;        // the share of steps with drafts, of late
   KvStore kv_;

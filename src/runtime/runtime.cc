@@ -210,10 +210,10 @@ void Runtime::GatherHiddenRows(const StepPlan& plan) {
   hidden_rows_.clear();
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const PlanRow& row = plan.rows[r];
-    const bool drafter_reads = drafter_ != nullptr && drafter_->takes_hidden();
-    const bool every = drafter_reads || (row.outputs & (kOutputAllLogits | kOutputPromptLogprobs | kOutputHidden | kOutputMtp));
-    if (!every && !(row.outputs & kOutputSample)) continue;
-    for (int32_t i = every ? 0 : row.q_len - 1 - row.num_drafts; i < row.q_len; ++i) hidden_rows_.push_back(row_begin_[r] + i);
+    const bool every = row.outputs & (kOutputAllLogits | kOutputPromptLogprobs | kOutputHidden | kOutputMtp);
+    int32_t first = every ? 0 : (row.outputs & kOutputSample) ? row.q_len - 1 - row.num_drafts : row.q_len;
+    if (drafter_ != nullptr) first = std::min(first, row.q_len - drafter_->NumRead(row.q_len));
+    for (int32_t i = first; i < row.q_len; ++i) hidden_rows_.push_back(row_begin_[r] + i);
   }
 }
 
@@ -348,15 +348,15 @@ void Runtime::TellDrafter(const StepPlan& plan) {
     const ResultRow& out = result_.rows[r];
     const int32_t* tokens = token_ids_.data() + row_begin_[r];
     const int32_t num_kept = out.num_computed - row.num_computed;
-    next_tokens_.assign(tokens + 1, tokens + num_kept);
+    // Of a long row, where nobody drafts, the end only.
+    const int32_t num_skipped = drafter_->takes_hidden() ? row.q_len - drafter_->NumRead(row.q_len) : 0;
+    next_tokens_.assign(tokens + num_skipped + 1, tokens + num_kept);
     const int32_t last = (row.outputs & kOutputSample) ? out.sampled_token : row.next_token;
     if (last >= 0) next_tokens_.push_back(last);
-    float* hidden = nullptr;
-    if (drafter_->takes_hidden()) {
-      hidden = hidden_.as<float>() + row_begin_[r] * hidden_size;
-      model_->FinalNorm(exec_, hidden, num_kept, hidden);
-    }
-    drafter_->Append(exec_, row.slot, tokens[0], next_tokens_, hidden);
+    Drafter::Computed computed = {.slot = row.slot, .first = tokens[0], .next = next_tokens_, .prompt = row.token_begin >= 0,
+                                  .gap = num_skipped > 0};
+    if (drafter_->takes_hidden()) computed.hidden = hidden_.as<float>() + (row_begin_[r] + num_skipped) * hidden_size;
+    drafter_->Append(exec_, computed);
   }
 }
 

@@ -83,6 +83,8 @@ class Scheduler {
   // Forgets it, in whatever state it is, and frees what it holds. Its rows in flight become nobody's.
   void Remove(Sequence* seq);
 
+  // Drafts that would pay continue tokens that a step in flight draws: it should be committed before the next is planned.
+  bool AwaitsTokens();
   // Fills the next step. An empty plan: nothing can be done before the steps in flight are committed, and
   // there is no step. At most `depth` steps may be in flight. What those will bring is not known: the plan
   // counts on nothing but that their rows are computed.
@@ -120,6 +122,8 @@ class Scheduler {
   void ShareBudget();
   bool ManyPrompts() const;
   void ChooseDrafts();
+  void FindCandidates(bool known);
+  int32_t DraftRoom() const { return std::max(0, (budget_left_ - num_running()) / 2); }
   void GrantMemory(StepPlan* plan);
   void GrantDrafts(StepPlan* plan);
   void AddRunningRows(StepPlan* plan);

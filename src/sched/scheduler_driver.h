@@ -62,6 +62,7 @@ class SchedulerDriver {
 
   // False: nothing was planned.
   bool Step() {
+    if (scheduler_->AwaitsTokens()) Collect();
     scheduler_->Plan(&plan, clock.NowUs());
     plans.push_back(plan);
     EXPECT_LE(plan.num_tokens(), budget_);
@@ -73,12 +74,7 @@ class SchedulerDriver {
     }
     const bool full = scheduler_->num_in_flight() > limits_.depth;
     if (full || (plan.empty() && scheduler_->num_in_flight() > 0)) {
-      device_.Completed(results_.front().step_id);
-      clock.Advance(step_us ? step_us(plan) : 1);
-      for (const ScheduledRow& row : scheduler_->Commit(results_.front(), clock.NowUs())) {
-        if (row.end != SequenceEnd::kNone) Remove(row.seq->id);
-      }
-      results_.pop_front();
+      Collect();
     } else if (plan.empty()) {
       return false;
     }
@@ -141,6 +137,16 @@ class SchedulerDriver {
   std::map<uint64_t, std::vector<int32_t>> done;
 
  private:
+  // The oldest step in flight.
+  void Collect() {
+    device_.Completed(results_.front().step_id);
+    clock.Advance(step_us ? step_us(plan) : 1);
+    for (const ScheduledRow& row : scheduler_->Commit(results_.front(), clock.NowUs())) {
+      if (row.end != SequenceEnd::kNone) Remove(row.seq->id);
+    }
+    results_.pop_front();
+  }
+
   SchedulerLimits limits_;
   FakeDevice device_;
   std::unique_ptr<Scheduler> scheduler_;

@@ -24,10 +24,6 @@ Status CheckSchedulerOptions(const SchedulerLimits& limits, const SchedulerOptio
     return InvalidArgument("the executor's depth is {}: must be 0 or 1", limits.depth);
   }
   const bool host_drafts = options.drafts == DraftKind::kNone || options.drafts == DraftKind::kNgram;
-  if (options.drafts == DraftKind::kNgram && limits.depth > 0) {
-    return Unsupported("drafts '{}': this executor plans a step ahead (depth {}), and what they continue is not known then",
-                       DraftKindName(options.drafts), limits.depth);
-  }
   if (!host_drafts && options.drafts != limits.device_drafts) {
     return InvalidArgument("drafts '{}': the executor was set up for '{}'", DraftKindName(options.drafts),
                            DraftKindName(limits.device_drafts));

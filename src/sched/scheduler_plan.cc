@@ -72,23 +72,40 @@ bool Scheduler::ManyPrompts() const {
   return num_prompts > std::max<int64_t>(1, num_decoding / 4);
 }
 
-// At most half of what is left when everyone who runs has a token goes to drafts.
-void Scheduler::ChooseDrafts() {
+// Whoever decodes and may be drafted for, and how many tokens could be. What the host drafts continues tokens that it
+// knows: all of a sequence's, or (`known` false) as if those were all.
+void Scheduler::FindCandidates(bool known) {
   candidates_.clear();
   candidate_seqs_.clear();
-  int32_t num_decoding = 0;
-  const int32_t room = std::max(0, (budget_left_ - num_running()) / 2);
+  const int32_t room = DraftRoom();
   for (Sequence* seq : running_) {
-    if (!seq->device_has_last_token || seq->q_len == 0) continue;
-    ++num_decoding;
+    if (!seq->device_has_last_token || (known && seq->q_len == 0)) continue;
     // The last token that may be generated is never computed; logits of every position must be of tokens that stay.
     const int32_t most = std::min({options_.max_drafts, seq->max_total - seq->num_computed - 2, max_q_len_ - 1, room});
     if (most <= 0 || seq->wants_logits()) continue;
     const std::span<int32_t> ids(draft_ids_.data() + seq->slot * options_.max_drafts, static_cast<size_t>(most));
-    candidates_.push_back({.record = &seq->draft_record, .available = drafts_->Propose(seq->tokens, ids)});
+    const bool can = drafts_->on_device() || !known || seq->num_sampling == 0;
+    candidates_.push_back({.record = &seq->draft_record, .available = can ? drafts_->Propose(seq->tokens, ids) : 0});
     candidate_seqs_.push_back(seq);
   }
-  depths_.Choose(candidates_, num_decoding, room);
+}
+
+bool Scheduler::AwaitsTokens() {
+  if (num_in_flight_ == 0 || drafts_ == nullptr || drafts_->on_device()) return false;
+  const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
+  budget_left_ = step_budget_;
+  FindCandidates(/*known=*/false);
+  return depths_.WouldDraft(candidates_, static_cast<int32_t>(num_decoding), DraftRoom());
+}
+
+// At most half of what is left when everyone who runs has a token goes to drafts.
+void Scheduler::ChooseDrafts() {
+  const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) {
+    return seq->device_has_last_token && seq->q_len > 0;
+  });
+  const int32_t room = DraftRoom();
+  FindCandidates(/*known=*/true);
+  depths_.Choose(candidates_, static_cast<int32_t>(num_decoding), room);
   for (size_t i = 0; i < candidates_.size(); ++i) {
     candidate_seqs_[i]->num_drafts = candidates_[i].depth;
     budget_left_ -= candidates_[i].depth;

@@ -13,8 +13,10 @@ constexpr float kFade = 0.99f;              // per step without any
 constexpr double kOwnPrior = 3;             // tries that speak for its being like the others
 constexpr double kMostAcceptance = 0.98;
 constexpr double kLeastWorth = 0.02;        // tokens that a draft must promise
-constexpr int32_t kBaselineSteps = 3;       // measured before the first draft
-constexpr double kMostLoss = 4;             // steps that one can cost: else something else had the machine
+
+bool AnyAvailable(std::span<const DraftCandidate> candidates) {
+  return std::any_of(candidates.begin(), candidates.end(), [](const auto& candidate) { return candidate.available > 0; });
+}
 
 }  // namespace
 
@@ -48,17 +50,16 @@ void DepthController::ObserveStep(const DraftedStep& step) {
   double change = kIncome;
   if (step.num_tokens > step.num_rows) {
     const double tokens = static_cast<double>(step.num_rows + step.num_accepted) / step.num_rows;
-    change = std::max(-kMostLoss, tokens - step_us / std::max(1.0, step_cost_.Estimate(step.num_rows)));
+    change = tokens - step_us / std::max(1.0, step_cost_.Estimate(step.num_rows));
   }
-  purse_ = std::min(purse_ + change, kMostStake);
+  purse_ = std::clamp(purse_ + change, -kMostDebt, kMostStake);
 }
 
 void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
   for (DraftCandidate& candidate : candidates) candidate.depth = 0;
   if (candidates.empty() || max_drafts <= 0) return;
   if (!adaptive_) return ChooseAll(candidates, max_drafts);
-  const bool wants_baseline = step_cost_.count(num_rows) < kBaselineSteps || steps_with_ >= kBaselineEvery;
-  const bool may = !wants_baseline && purse_ > 0;
+  const bool may = MayDraft(num_rows);
   if (may) ChooseBest(candidates, num_rows, max_drafts);
   for (DraftCandidate& candidate : candidates) {
     if (candidate.depth > 0) continue;
@@ -66,7 +67,7 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
     candidate.record->expected *= kFade;
   }
   const bool drafts = std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
-  if (drafts != drafting_ && !wants_baseline) Log(drafts ? "they pay" : "they pay no more", num_rows);
+  if (drafts != drafting_) Log(drafts ? "they pay" : "they pay no more", num_rows);
   drafting_ = drafts;
   if (drafts) {
     ++steps_with_;
@@ -75,11 +76,21 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
     return;
   }
   steps_with_ = 0;
-  if (++steps_without_ < probe_every_ || !may) return;
+  if (++steps_without_ < probe_every_ || !may || !AnyAvailable(candidates)) return;
   steps_without_ = 0;
   probe_every_ = std::min(2 * probe_every_, kProbeLast);
   Log("one is tried", num_rows);
   Probe(candidates);
+}
+
+bool DepthController::WouldDraft(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
+  if (max_drafts <= 0 || !AnyAvailable(candidates)) return false;
+  if (!adaptive_) return true;
+  if (!MayDraft(num_rows)) return false;
+  if (steps_without_ + 1 >= probe_every_) return true;
+  for (DraftCandidate& candidate : candidates) candidate.depth = 0;
+  ChooseBest(candidates, num_rows, max_drafts);
+  return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
 }
 
 void DepthController::Log(const char* what, int32_t num_rows) const {

@@ -55,6 +55,7 @@ class DepthController {
   // Of the purse, in steps without drafts.
   static constexpr double kFirstStake = 0.5;
   static constexpr double kMostStake = 4;
+  static constexpr double kMostDebt = 8;     // what takes longer is rather something else that had the machine
   static constexpr double kIncome = 0.005;  // each such step
 
   // adaptive false: always as many as are available (benchmarks, tests).
@@ -63,6 +64,9 @@ class DepthController {
   // num_rows: sequences that decode in this step, with or without candidates. At most max_drafts in all.
   void Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
 
+  // Whether Choose would choose any. Changes nothing that is learned; the candidates' depths mean nothing then.
+  bool WouldDraft(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
+
   void ObserveRow(DraftRecord* record, int32_t num_drafts, int32_t num_accepted);
   void ObserveStep(const DraftedStep& step);
 
@@ -70,6 +74,7 @@ class DepthController {
   double Acceptance(const DraftRecord& record, int32_t depth) const;
 
  private:
+  static constexpr int32_t kBaselineSteps = 3;  // measured before the first draft
   static constexpr double kPriorAccepted = 6, kPriorTried = 8;
   struct Tries {
     double accepted = 0;
@@ -81,6 +86,9 @@ class DepthController {
     int32_t candidate = 0;
     int32_t depth = 0;
   };
+  bool MayDraft(int32_t num_rows) const {
+    return purse_ > 0 && step_cost_.count(num_rows) >= kBaselineSteps && steps_with_ < kBaselineEvery;
+  }
   void ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const;
   void ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
   void Probe(std::span<DraftCandidate> candidates);

@@ -3,14 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "engine/engine.h"
 #include "engine/model_bundle.h"
 #include "golden/golden_case.h"
+#include "tokenizer/tokenizer.h"
 
 namespace cachalot {
 
@@ -18,6 +21,8 @@ struct DraftAnswer {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
   std::vector<float> top_logprobs;
+  std::string text;           // with a tokenizer
+  bool stopped = false;       // before its length
   bool operator==(const DraftAnswer&) const = default;
 };
 
@@ -37,10 +42,31 @@ struct Drafting {
   int32_t gpu_depth = 1;
 };
 
+// A tokenizer that writes every token as three letters of its own.
+inline std::string DraftTokenText(int32_t id) {
+  return {static_cast<char>('a' + id / 676), static_cast<char>('a' + id / 26 % 26), static_cast<char>('a' + id % 26)};
+}
+inline std::unique_ptr<Tokenizer> DraftTokenizer(int32_t vocab_size) {
+  const std::string folder = testing::TempDir() + "draft_tokenizer";
+  std::filesystem::create_directories(folder);
+  std::string vocab;
+  for (int32_t id = 0; id < vocab_size; ++id) vocab += fmt::format("{}\"{}\": {}", id == 0 ? "" : ", ", DraftTokenText(id), id);
+  const std::string json = fmt::format(
+      R"({{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": {{"type": "ByteLevel",
+           "add_prefix_space": false, "trim_offsets": true, "use_regex": true}}, "post_processor": null, "decoder":
+           {{"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}}, "model": {{"type":
+           "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+           "fuse_unk": false, "byte_fallback": false, "vocab": {{{}}}, "merges": []}}}})", vocab);
+  EXPECT_TRUE(WriteFileAtomically(folder + "/tokenizer.json", json).ok());
+  auto tokenizer = Tokenizer::FromFolder(folder);
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
+  return std::move(tokenizer).value();
+}
+
 class DraftingModel {
  public:
-  // model: a golden case, or "dummy NAME".
-  DraftingModel(const std::string& model, const Drafting& setup) {
+  // model: a golden case, or "dummy NAME". with_text: DraftTokenizer writes the answers.
+  DraftingModel(const std::string& model, const Drafting& setup, bool with_text = false) {
     ModelOptions options;
     if (model.starts_with("dummy ")) options.dummy = model.substr(6);
     else options.path = LoadGoldenCase(model)->folder;
@@ -70,7 +96,8 @@ class DraftingModel {
     engine_options.max_drafts = setup.max_drafts;
     engine_options.adaptive_drafts = !setup.always;
     engine_options.preemption = setup.swap ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
-    auto engine = Engine::Create(bundle_.runtime.get(), nullptr, engine_options);
+    if (with_text) tokenizer_ = DraftTokenizer(bundle_.runtime->info().vocab_size);
+    auto engine = Engine::Create(bundle_.runtime.get(), tokenizer_.get(), engine_options);
     EXPECT_TRUE(engine.ok()) << engine.status().ToString();
     engine_ = std::move(engine).value();
   }
@@ -85,6 +112,8 @@ class DraftingModel {
       for (const auto& top : output.top_logprobs) {
         for (const TopLogprob& entry : top) answer.top_logprobs.push_back(entry.logprob);
       }
+      answer.text += output.text;
+      if (output.finished) answer.stopped = output.finish_reason == FinishReason::kStop;
     });
     EXPECT_TRUE(id.ok()) << id.status().ToString();
   }
@@ -98,6 +127,7 @@ class DraftingModel {
 
  private:
   ModelBundle bundle_;
+  std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
 };
 
@@ -162,6 +192,53 @@ inline void ExpectOnlyVerifiedTokensCached(const std::string& model, const Draft
     plain.Run();
     EXPECT_EQ(second, want);
   }
+}
+
+// A stop string that ends in the middle of what one step brought ends the answer there: text, tokens and log-probabilities
+// are those of the answer without it, cut off. Where drafts are right by decree (setup.accept_fixed) that answer is the
+// drafter's own, else it is the one without drafts.
+inline void ExpectStopStringsEndInsideDrafts(const std::string& model, Drafting setup) {
+  setup.max_seqs = 2;
+  Drafting uncut = setup;
+  if (setup.accept_fixed < 0) uncut.kind = DraftKind::kNone;
+  Request request;
+  request.prompt_ids = DraftPrompt(20, 1);
+  request.max_tokens = 60;
+  request.ignore_eos = true;
+  request.num_top_logprobs = 2;
+  // Of few tokens, so that they come again and are guessed from the text.
+  for (int32_t id = 0; id < 5 && setup.kind == DraftKind::kNgram; ++id) request.sampling.logit_bias.push_back({20 + id, 100.0f});
+  std::vector<DraftAnswer> whole;
+  DraftingModel reference(model, uncut, /*with_text=*/true);
+  reference.Submit(request, &whole);
+  reference.Run();
+  ASSERT_EQ(whole[0].tokens.size(), 60u);
+  ASSERT_EQ(whole[0].logprobs.size(), 60u);
+  ASSERT_EQ(whole[0].text.size(), 180u);
+  DraftingModel drafting(model, setup, /*with_text=*/true);
+  int num_cut = 0;
+  for (size_t place = 20; place < 30; ++place) {
+    // From the middle of a token to the middle of another.
+    const std::string stop = whole[0].text.substr(3 * place - 20, 21);
+    const size_t at = whole[0].text.find(stop);
+    const size_t num_tokens = (at + stop.size() + 2) / 3;
+    request.stop_strings = {stop};
+    request.cache_salt = std::to_string(place);  // the MTP layer has hidden states only of what was computed
+    std::vector<DraftAnswer> cut;
+    drafting.Submit(request, &cut);
+    drafting.Run();
+    EXPECT_TRUE(cut[0].stopped);
+    EXPECT_EQ(cut[0].text, whole[0].text.substr(0, at)) << stop;
+    EXPECT_EQ(cut[0].tokens, std::vector(whole[0].tokens.begin(), whole[0].tokens.begin() + static_cast<ptrdiff_t>(num_tokens))) << stop;
+    EXPECT_EQ(cut[0].logprobs, std::vector(whole[0].logprobs.begin(), whole[0].logprobs.begin() + static_cast<ptrdiff_t>(num_tokens))) << stop;
+    EXPECT_EQ(cut[0].top_logprobs,
+              std::vector(whole[0].top_logprobs.begin(), whole[0].top_logprobs.begin() + static_cast<ptrdiff_t>(2 * num_tokens)))
+        << stop;
+    num_cut += num_tokens < 60;
+  }
+  EXPECT_GT(num_cut, 8);
+  const EngineStats& stats = drafting.Run();
+  EXPECT_GT(stats.accepted_tokens, 20) << stats.draft_tokens << " drafted; " << whole[0].text;
 }
 
 }  // namespace cachalot

@@ -77,6 +77,12 @@ TEST(Drafts, OnlyVerifiedTokensAreCached) {
   ExpectOnlyVerifiedTokensCached("llama", {.kind = DraftKind::kModel, .draft = "qwen2"}, {});
 }
 
+TEST(Drafts, StopStringsEndInsideDrafts) {
+  ExpectStopStringsEndInsideDrafts("llama", {.kind = DraftKind::kNgram});
+  ExpectStopStringsEndInsideDrafts("llama", {.kind = DraftKind::kModel, .draft = "llama"});
+  ExpectStopStringsEndInsideDrafts("dummy tiny-deepseek-v3", {.kind = DraftKind::kMtp, .accept_fixed = 1});
+}
+
 // Pearson's statistic of two samples of one distribution.
 double ChiSquare(const std::vector<int64_t>& a, const std::vector<int64_t>& b) {
   double na = 0, nb = 0, sum = 0;

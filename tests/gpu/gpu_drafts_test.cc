@@ -109,6 +109,22 @@ TEST(GpuDrafts, OnlyVerifiedTokensAreCached) {
   ExpectOnlyVerifiedTokensCached(kMtpModel, OnGpu(DraftKind::kMtp), OnGpu(DraftKind::kNone));
 }
 
+// And log-probabilities with it.
+TEST(GpuDrafts, StopStringsEndInsideDrafts) {
+  for (const bool graphs : {true, false}) {
+    for (const int32_t depth : {1, 0}) {
+      Drafting ngram = OnGpu(DraftKind::kNgram);
+      ngram.gpu_graphs = graphs;
+      ngram.gpu_depth = depth;
+      ExpectStopStringsEndInsideDrafts("llama", ngram);
+      Drafting mtp = ngram;
+      mtp.kind = DraftKind::kMtp;
+      mtp.accept_fixed = 1;
+      ExpectStopStringsEndInsideDrafts(kMtpModel, mtp);
+    }
+  }
+}
+
 TEST(GpuDrafts, AFixedAcceptance) {
   for (const bool graphs : {true, false}) {
     Drafting setup = OnGpu(DraftKind::kMtp, 2);
