@@ -140,6 +140,24 @@ TEST_F(GpuMatmul, LongShapesOfEveryFormat) {
   }
 }
 
+// Dense 16-bit weights of 9 to 128 rows: k whole and in two parts, tiles in one round and in several, rows of W and of k
+// that no box holds whole, y that takes one value at a time.
+TEST_F(GpuMatmul, CutsOfBulkCopies) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1600, 4096}, {2051, 2050}, {3000, 1160}, {4096, 3000}, {6150, 1032}, {14336, 520}, {40001, 200}}) {
+      const TestWeight weight = BigWeight(dtype, n, k, 8);
+      const GpuWeight gpu_weight(weight);
+      for (const int64_t m : {9, 16, 24, 41, 63, 64, 65, 100, 128}) {
+        std::vector<float> products;
+        Check({.m = m, .n = n, .k = weight.k, .x_gap = m % 3}, weight, gpu_weight, false, &products);
+        products.clear();
+        Check({.m = m, .n = n, .k = weight.k, .y_gap = 1 + m % 2, .bias = true, .accumulate = true}, weight, gpu_weight, false, &products);
+      }
+      EXPECT_TRUE(gpu_weight.Intact());
+    }
+  }
+}
+
 TEST_F(GpuMatmul, OddLengths) {
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kFP8E4M3}) {
     for (int64_t k : {1, 3, 7, 33, 63, 100, 577, 1001}) {
@@ -181,7 +199,7 @@ TEST_F(GpuMatmul, DecodeShapesOfEveryFormat) {
 TEST_F(GpuMatmul, SettingsForMeasuringAreRightToo) {
   for (const char* settings : {"gemv_rows=8,gemv_dense_k=16384", "gemv_alone=all,gemv_dense_k=16384", "gemv_alone=none,gemv_code_k=64", "gemv_code_warps=32", "gemv_code_warps=32,gemv_rows=8",
                                "late=all", "late=norm", "blas_rows=8",
-                               "wgmma_rows=224"}) {
+                               "wgmma_rows=224", "wgmma_rows=112"}) {
     SCOPED_TRACE(settings);
     GPU_OK(Backend().set_tune(settings));
     for (DType dtype : {DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {

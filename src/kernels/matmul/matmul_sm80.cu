@@ -3,6 +3,8 @@
 //   F32 math or F32 weights          matmul_f32_sm80.cu
 //   m > 128, dense                   cuBLASLt (matmul_blas_sm80.cu), codes expanded to F16, a slab of rows at a time; not
 //                                    where deterministic, not without exec.matmul_plans
+//   8 < m <= 128, 16 bits, sm_90      the kernel of bulk copies (matmul_bulk.cuh) where n is enough for most SMs; dense, not where
+//                                    deterministic
 //   m > 8, sm_90                     the wgmma kernels (matmul_wgmma.cuh, matmul_wgmma_codes.cuh); not where deterministic,
 //                                    not for Q4_1 and rows of codes
 //   m <= 4, few pairs of experts     the decode kernel (gemv.cuh), where its shared memory suffices; not where deterministic
@@ -15,6 +17,7 @@
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/norm_sum.cuh"
 #include "kernels/matmul/gemv_shape.h"
+#include "kernels/matmul/matmul_bulk.h"
 #include "kernels/matmul/matmul_launch.h"
 #include "kernels/matmul/matmul_problem.cuh"
 
@@ -176,6 +179,18 @@ bool TakesWgmma(const CudaExec& exec, DType dtype, int columns) {
   return !exec.deterministic && dtype != DType::kQ4_1 && !IsCodeRow(dtype) && columns > 8 && CurrentCard().RunsHopperCode();
 }
 
+// The cut of the kernel of bulk copies, where it takes the problem (rows 0: another does).
+BulkCut FindBulk(const CudaExec& exec, DType dtype, const MatmulProblem& p, int columns) {
+  const bool dense = p.expert_begin == nullptr && p.num_groups == 1, measured = CurrentTune().wgmma_rows > 0;
+  if (!dense || measured || !Is16Bit(dtype) || p.m > kBulkMostColumns || p.glu_rows % 8 != 0) return {};
+  if (!TakesWgmma(exec, dtype, columns)) return {};
+  BulkCut cut = FindBulkCut(p.m, p.n, p.k, p.glu_rows > 0, exec.num_sms);
+  const auto whole = [](const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; };
+  cut.pairs = p.n % 2 == 0 && p.glu_rows % 2 == 0 && p.y_stride % 2 == 0 && whole(p.y, 8) &&
+              (p.y_half.data == nullptr || (whole(p.y_half.data, 4) && p.y_half.stride % 2 == 0));
+  return cut;
+}
+
 // Whether what the problem asks for beside its products is one launch: of the decode kernel, or SwiGLU of 16-bit weights on wgmma.
 bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs, int columns) {
   const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0, experts = p.expert_begin != nullptr;
@@ -188,12 +203,17 @@ CudaStatus NotFused(const MatmulProblem& p, const char* op) {
   return CudaFail(CudaFault::kInvalid, "%s: norm or SwiGLU of m %d, n %d, k %d are not one launch", op, p.m, p.n, p.k);
 }
 
-// The decode kernel, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read, of a group; `pairs`: of experts.
+// The decode kernel, that of bulk copies, the stream kernel or the wgmma kernel. `x_rows`: rows of x that are read, of a group; `pairs`: of experts.
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
                      const char* op) {
   const bool experts = p.expert_begin != nullptr;
   if (const GemvShape shape = FindGemvShape(exec, dtype, p, pairs); shape.blocks > 0) {
     return KernelsOf(dtype).gemv(exec, p, shape, experts ? pairs : p.num_groups);
+  }
+  if (const BulkCut cut = FindBulk(exec, dtype, p, columns); cut.rows > 0) {
+    if (CudaStatus failure = CheckScratch(exec, x_rows * StreamRowValues(p.k) * 2, op)) return failure;
+    if (CudaStatus failure = ConvertForStream(exec, dtype, false, x_rows, &p)) return failure;
+    return dtype == DType::kBF16 ? LaunchBulkBF16(exec, p, cut) : LaunchBulkF16(exec, p, cut);
   }
   const bool codes = !Is16Bit(dtype);
   const bool wgmma = TakesWgmma(exec, dtype, columns);

@@ -14,6 +14,7 @@ list(APPEND KERNEL_AVX512
   matmul/matmul_codes_avx512.cc
   matmul/matmul_float_avx512.cc)
 list(APPEND KERNEL_TESTS
+  matmul/bulk_cut_test.cc
   matmul/code_rows_test.cc
   matmul/cuda_rows_test.cc
   matmul/gemv_shape_test.cc
