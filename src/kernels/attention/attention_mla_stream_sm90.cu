@@ -1,6 +1,6 @@
 // Absorbed MLA over a paged 16-bit latent cache (attention_mla_sm90.cu), as one stream of bytes a block: the work is laid out
-// as in attention_stream.cuh, a warp of the last warpgroup asks the copy engine for 64 tokens at a time, the first warpgroup
-// makes their scores and weights while the two between sum the values of the 64 tokens before, 256 columns each.
+// as in attention_stream.cuh, the last warpgroup copies 64 tokens at a time, the first one makes their scores and weights while
+// the two between sum the values of the 64 tokens before, 256 columns each.
 //
 // A tile is 64 rows of the tensor cores: 64 rows (token, head), or 32 rows with their rests (attention_tile.cuh), row
 // 8 w + g of them at 16 w + g and its rest at 16 w + 8 + g: the same thread has the accumulators of both.
@@ -11,11 +11,13 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_barrier.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_stream.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/attention_wgmma.cuh"
+#include "kernels/common/paged_kv.cuh"
 
 namespace cachalot {
 namespace {
@@ -55,34 +57,36 @@ __device__ __forceinline__ int StagesOf(const Piece& piece) {
   return (piece.first_run + piece.runs - FirstStageRun(piece) + kRunsAStage - 1) / kRunsAStage;
 }
 
-// The copying warp.
-__device__ __forceinline__ void CopyShare(const CUtensorMap* map, const PagedKv& kv, Walk walk, Shared& shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int block_rows = static_cast<int>(kv.block_bytes / (kKeyDim * 2));
+// The last warpgroup: warp w copies tokens 16 w .. 16 w + 15 of each stage, which lie in one block of the cache. Positions
+// outside a piece become zeros.
+template <typename T>
+__device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kGroup / 32;
   bool waited = false;
   int count = 0;  // stages
   Piece piece;
   while (walk.Next(&piece)) {
-    const int32_t* table = kv.block_tables + piece.seq.slot * kv.table_stride;
-    const int old_end = piece.seq.kv_len - piece.seq.q_len, end_run = piece.first_run + piece.runs;
-    for (int base = FirstStageRun(piece); base < end_run; base += 32) {
-      const int mine = min(max(base + lane, piece.first_run), end_run - 1) * kRun;
-      const int row = __ldg(table + mine / kv.block_tokens) * block_rows + mine % kv.block_tokens;
-      for (int first = base; first < min(base + 32, end_run); first += kRunsAStage, ++count) {
-        if (!waited && min(first + kRunsAStage, end_run) * kRun > old_end) {
-          WaitForEarlierKernels();
-          waited = true;
-        }
-        const int stage = count % kStages, begin = max(first, piece.first_run), end = min(first + kRunsAStage, end_run);
-        const uint32_t full = SharedAddress(&shared.full[stage]), to = SharedAddress(shared.stages[stage]);
-        WaitBarrier(SharedAddress(&shared.empty[stage]), static_cast<uint32_t>(count / kStages & 1) ^ 1);
-        if (lane == 0) ArriveExpecting(full, (end - begin) * kPanels * kRun * kPanelBytes);
-        __syncwarp();
-        for (int run = begin; run < end; ++run) {
-          const int first_row = __shfl_sync(kAllLanes, row, run - base);
-          if (lane < kPanels) CopyRows(to + lane * kPanelTileBytes + (run - first) * kRun * kPanelBytes, map, first_row, lane, full);
-        }
+    const int stages = StagesOf(piece), old_end = piece.seq.kv_len - piece.seq.q_len;
+    for (int i = 0; i < stages; ++i, ++count) {
+      const int first = FirstStageRun(piece) * kRun + i * kTokens, t0 = first + warp * kRun, stage = count % kStages;
+      const bool any = t0 < piece.end && t0 + kRun > piece.begin;
+      const T* from = reinterpret_cast<const T*>(kv.data);  // a source is named even where nothing is read
+      if (any) from = reinterpret_cast<const T*>(BlockOf(kv, piece.seq.slot, t0)) + int64_t{t0 % kv.block_tokens} * kKeyDim;
+      if (!waited && min(first + kTokens, piece.end) > old_end) {
+        WaitForEarlierKernels();
+        waited = true;
       }
+      WaitBarrier(SharedAddress(&shared.empty[stage]), static_cast<uint32_t>(count / kStages & 1) ^ 1);
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        const int row = lane / 8 + 4 * step, piece_of_panel = lane % 8;
+        const bool valid = any && t0 + row >= piece.begin && t0 + row < piece.end;
+        const T* source = (valid ? from + row * kKeyDim : from) + piece_of_panel * 8;
+        const uint32_t to = SharedAddress(shared.stages[stage]) + Swizzled<kPanelBytes>(warp * kRun + row, piece_of_panel);
+#pragma unroll
+        for (int panel = 0; panel < kPanels; ++panel) CopyAsync16(to + panel * kPanelTileBytes, source + panel * kPanelValues, valid);
+      }
+      ArriveWhenCopied(SharedAddress(&shared.full[stage]));
     }
   }
 }
@@ -135,16 +139,6 @@ __device__ __forceinline__ void StoreQueryTile(const AttentionParams& p, const A
   }
 }
 
-// Tokens of the stage outside [begin, end), counted from its first, become zeros: what lies there may be anything.
-__device__ __forceinline__ void ZeroOutside(uint32_t stage, int begin, int end) {
-  for (int at = static_cast<int>(threadIdx.x); at < kTokens * kPanels * 8; at += kGroup) {
-    const int row = at / (kPanels * 8), piece = at % (kPanels * 8);
-    if (row >= begin && row < end) continue;
-    const uint32_t to = stage + piece / 8 * kPanelTileBytes + Swizzled<kPanelBytes>(row, piece % 8);
-    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(to), "r"(0) : "memory");
-  }
-}
-
 // The first warpgroup: scores and weights.
 template <typename T>
 __device__ __forceinline__ void ScoreShare(const AttentionParams& p, const AttentionSchedule& s, Walk walk, Shared& shared) {
@@ -176,11 +170,7 @@ __device__ __forceinline__ void ScoreShare(const AttentionParams& p, const Atten
       const int stage = count % kStages;
       const uint32_t keys = SharedAddress(shared.stages[stage]);
       WaitBarrier(SharedAddress(&shared.full[stage]), static_cast<uint32_t>(count / kStages) & 1);
-      if (t0 < piece.begin || t0 + kTokens > piece.end) {
-        ZeroOutside(keys, piece.begin - t0, piece.end - t0);
-        FenceForWgmma();
-        ScorersMeet();
-      }
+      FenceForWgmma();  // what was copied may be read
       float score[kTokens / 2];
       WgmmaBegin();
 #pragma unroll
@@ -283,6 +273,7 @@ __device__ __forceinline__ void SumShare(const AttentionParams& p, const Attenti
       const int stage = count % kStages;
       WaitBarrier(SharedAddress(&shared.full[stage]), static_cast<uint32_t>(count / kStages) & 1);
       WaitBarrier(SharedAddress(&shared.weighed), static_cast<uint32_t>(count) & 1);
+      FenceForWgmma();  // what was copied may be read
       const float factor[2] = {shared.factors[row0], shared.factors[row0 + 8]};
       if (__any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
@@ -350,8 +341,7 @@ __device__ __forceinline__ void SumShare(const AttentionParams& p, const Attenti
 }
 
 template <typename T>
-__global__ __launch_bounds__(kThreads, 1) void MlaStreamKernel(const __grid_constant__ CUtensorMap map,
-                                                               const __grid_constant__ AttentionParams p, const SeqSpan* spans,
+__global__ __launch_bounds__(kThreads, 1) void MlaStreamKernel(const __grid_constant__ AttentionParams p, const SeqSpan* spans,
                                                                const __grid_constant__ AttentionSchedule s) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -359,20 +349,18 @@ __global__ __launch_bounds__(kThreads, 1) void MlaStreamKernel(const __grid_cons
   const int group = static_cast<int>(threadIdx.x) / kGroup;
   LetNextKernelStart();
   if (threadIdx.x == 3 * kGroup) {
-    PrefetchTensorMap(&map);
     for (int i = 0; i < kStages; ++i) {
-      InitBarrier(SharedAddress(&shared.full[i]), 1);
+      InitBarrier(SharedAddress(&shared.full[i]), kGroup);
       InitBarrier(SharedAddress(&shared.empty[i]), 2 * kGroup / 32);
     }
     InitBarrier(SharedAddress(&shared.weighed), kGroup);
     InitBarrier(SharedAddress(&shared.summed), 2 * kGroup / 32);
-    FenceBarrierInit();
   }
   PrefetchUpcoming(p);
   __syncthreads();
   if (group == 3) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 56;\n");
-    if (threadIdx.x / 32 == 3 * kGroup / 32) CopyShare(&map, p.kv, Walk(s, spans), shared);
+    CopyShare<T>(p.kv, Walk(s, spans), shared);
   } else if (group == 0) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 136;\n");
     ScoreShare<T>(p, s, Walk(s, spans), shared);
@@ -386,13 +374,9 @@ __global__ __launch_bounds__(kThreads, 1) void MlaStreamKernel(const __grid_cons
 template <typename T>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
-  CUtensorMap map;
-  if (!MakeCacheTensorMap(params.kv, 1, &map)) {
-    return CudaFail(CudaFault::kDevice, "attention MLA stream: no tensor map for a cache in blocks of %d tokens", params.kv.block_tokens);
-  }
   auto* kernel = &MlaStreamKernel<T>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared)}, "attention MLA stream")) return failure;
-  LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared)}, exec.stream, map, params,
+  LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared)}, exec.stream, params,
                                            batch.spans, schedule);
   return CudaLaunched("attention MLA stream of %d spans, %d heads", batch.num_spans, params.num_q_heads);
 }
@@ -402,8 +386,7 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
 bool MlaStreamCovers(const CudaExec& exec, const AttentionSchedule& schedule, const AttentionParams& params) {
   constexpr auto kUsual = CudaTune::Attention::kRounds;
   const auto wanted = CurrentTune().attention == CudaTune::Attention::kUsual ? kUsual : CurrentTune().attention;
-  return wanted == CudaTune::Attention::kStream && schedule.stream_blocks > 0 && !exec.deterministic &&
-         params.kv.block_bytes % (kKeyDim * 2) == 0;
+  return wanted == CudaTune::Attention::kStream && schedule.stream_blocks > 0 && !exec.deterministic;
 }
 
 CudaStatus RunMlaStreamAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,

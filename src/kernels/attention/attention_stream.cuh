@@ -3,11 +3,10 @@
 #pragma once
 
 #include "kernels/attention/attention_split.cuh"
-#include "kernels/attention/attention_tma.cuh"
 
 namespace cachalot {
 
-inline constexpr int kRun = kTmaRun;  // tokens of a copy
+inline constexpr int kRun = 16;  // tokens that are copied at a time
 static_assert(kSplitAlign % kRun == 0);
 
 #ifdef __CUDACC__

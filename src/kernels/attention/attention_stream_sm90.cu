@@ -1,5 +1,5 @@
-// Decode over a paged 16-bit cache with heads of 64 or 128 on Hopper, as one stream of bytes a block: a warp asks the copy
-// engine for runs of 16 tokens, many ahead, the others attend them, each every seventh. Sixteen rows (token, query head of the
+// Decode over a paged 16-bit cache with heads of 64 or 128 on Hopper, as one stream of bytes a block: a warp copies
+// runs of 16 tokens, many ahead, the others attend them, each every seventh. Sixteen rows (token, query head of the
 // group) a tile, as in attention_decode_sm80.cu, with the same arithmetic.
 //
 // Bound: the bytes of the visible keys and values. All (tile, KV head, 64 tokens) are laid end to end and shared out equally
@@ -16,12 +16,12 @@
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_barrier.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_run.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_stream.cuh"
 #include "kernels/attention/attention_tile.cuh"
-#include "kernels/attention/attention_tma.cuh"
 #include "kernels/common/paged_kv.cuh"
 
 namespace cachalot {
@@ -31,13 +31,13 @@ constexpr int kConsumers = 7;  // warps; with the copying one eight, so that eac
 constexpr int kConsumerThreads = kConsumers * 32;
 constexpr int kThreads = kConsumerThreads + 32;
 constexpr int kRows = 16;
-constexpr int kPanelBytes = kRun * 128;
 constexpr int kMergeRows = 8;  // at a time
 
 template <int kDim>
 struct Geometry {
-  static constexpr int kPanels = kDim / 64;
-  static constexpr int kRunBytes = kPanels * kPanelBytes;  // keys, or values
+  static constexpr int kRowBytes = kDim * 2;
+  static constexpr int kPieces = kDim / 8;              // of 16 bytes in a row
+  static constexpr int kRunBytes = kRun * kRowBytes;    // keys, or values
   static constexpr int kSlots = 24 * 128 / kDim;
   static constexpr int kMergePitch = kDim + 8;  // floats
 };
@@ -54,14 +54,13 @@ struct Shared {
 };
 static_assert(sizeof(Shared<128>) <= 227 * 1024 && sizeof(Shared<64>) <= 227 * 1024);
 
-// The copying warp.
-template <int kDim>
-__device__ __forceinline__ void CopyShare(const CUtensorMap* map, const PagedKv& kv, Walk walk, Shared<kDim>& shared) {
+// The copying warp. Positions outside a piece become zeros.
+template <typename T, int kDim>
+__device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared<kDim>& shared) {
   using G = Geometry<kDim>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int block_rows = static_cast<int>(kv.block_bytes / (kDim * 2));
-  const int k_head_rows = static_cast<int>(kv.k_head_stride / kDim), v_head_rows = static_cast<int>(kv.v_head_stride / kDim);
-  const int v_rows = static_cast<int>(kv.v_offset / kDim);
+  const int first_row = lane / G::kPieces, piece_of_row = lane % G::kPieces;
+  constexpr int kRowsAStep = 32 / G::kPieces, kSteps = kRun / kRowsAStep;
   bool waited = false;
   int slot = 0;
   uint32_t parity = 1;  // slots are empty
@@ -69,25 +68,35 @@ __device__ __forceinline__ void CopyShare(const CUtensorMap* map, const PagedKv&
   while (walk.Next(&piece)) {
     const int32_t* table = kv.block_tables + piece.seq.slot * kv.table_stride;
     const int old_end = piece.seq.kv_len - piece.seq.q_len;
+    const int64_t k_at = piece.kv_head * kv.k_head_stride + first_row * kDim + piece_of_row * 8;
+    const int64_t v_at = kv.v_offset + piece.kv_head * kv.v_head_stride + first_row * kDim + piece_of_row * 8;
     for (int base = 0; base < piece.runs; base += 32) {
       const int count = min(32, piece.runs - base);
       const int mine = (piece.first_run + base + min(lane, count - 1)) * kRun;
-      const int block = __ldg(table + mine / kv.block_tokens);
-      const int row = block * block_rows + mine % kv.block_tokens;
+      const int block = __ldg(table + mine / kv.block_tokens), in_block = mine % kv.block_tokens;
       for (int i = 0; i < count; ++i) {
-        const int first_row = __shfl_sync(kAllLanes, row, i);
-        const int t0 = (piece.first_run + base + i) * kRun;
+        const int64_t from_block = __shfl_sync(kAllLanes, block, i);
+        const int row = __shfl_sync(kAllLanes, in_block, i), t0 = (piece.first_run + base + i) * kRun;
+        const T* from = reinterpret_cast<const T*>(kv.data + from_block * kv.block_bytes) + row * kDim;
         if (!waited && t0 + kRun > old_end) {
           WaitForEarlierKernels();
           waited = true;
         }
-        if (lane == 0) {
-          const uint32_t full = SharedAddress(&shared.full[slot]), to = SharedAddress(shared.slots[slot]);
-          WaitBarrier(SharedAddress(&shared.empty[slot]), parity);
-          ArriveExpecting(full, 2 * G::kRunBytes);
-          CopyRows(to, map, first_row + piece.kv_head * k_head_rows, 0, full);
-          CopyRows(to + G::kRunBytes, map, first_row + v_rows + piece.kv_head * v_head_rows, 0, full);
+        const uint32_t keys = SharedAddress(shared.slots[slot]), values = keys + G::kRunBytes;
+        WaitBarrier(SharedAddress(&shared.empty[slot]), parity);
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          const int at = step * kRowsAStep + first_row;
+          const bool valid = t0 + at >= piece.begin && t0 + at < piece.end;
+          CopyAsync16(keys + Swizzled<G::kRowBytes>(at, piece_of_row), from + k_at + step * kRowsAStep * kDim, valid);
         }
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          const int at = step * kRowsAStep + first_row;
+          const bool valid = t0 + at >= piece.begin && t0 + at < piece.end;
+          CopyAsync16(values + Swizzled<G::kRowBytes>(at, piece_of_row), from + v_at + step * kRowsAStep * kDim, valid);
+        }
+        ArriveWhenCopied(SharedAddress(&shared.full[slot]));
         if (++slot == G::kSlots) {
           slot = 0;
           parity ^= 1;
@@ -133,22 +142,18 @@ __device__ __forceinline__ void LoadQueries(const AttentionParams& p, const Tile
   }
 }
 
-// A mask of two values of 16 bits: those of tokens t and t + 1 that are in [begin, end).
-__device__ __forceinline__ uint32_t PairMask(int t, int begin, int end) {
-  return (t >= begin && t < end ? 0xffffu : 0u) | (t + 1 >= begin && t + 1 < end ? 0xffff0000u : 0u);
-}
-
-// One run of 16 tokens at t0: scores, softmax, values. Positions outside [begin, end) may hold anything.
+// One run of 16 tokens at t0: scores, softmax, values.
 template <typename T, int kDim>
-__device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q, int t0, int begin, int end,
-                                          const Visible& visible, WarpState<kDim>* state) {
-  const int lane = threadIdx.x % 32, quad = lane % 4;
-  const uint32_t values = keys + Geometry<kDim>::kRunBytes;
+__device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q, int t0, const Visible& visible,
+                                          WarpState<kDim>* state) {
+  using G = Geometry<kDim>;
+  const int lane = threadIdx.x % 32;
+  const uint32_t values = keys + G::kRunBytes;
   float s[2][4] = {}, rest[2][4] = {};
 #pragma unroll
   for (int kk = 0; kk < kDim / 16; ++kk) {
     uint32_t k[4];
-    LoadMatrix4(k, keys + kk / 4 * kPanelBytes + Swizzled<128>((lane & 7) + ((lane >> 4) << 3), kk % 4 * 2 + ((lane >> 3) & 1)));
+    LoadMatrix4(k, keys + Swizzled<G::kRowBytes>((lane & 7) + ((lane >> 4) << 3), kk * 2 + ((lane >> 3) & 1)));
     Mma(s[0], q.high[kk], k[0], k[1], T{});
     Mma(s[1], q.high[kk], k[2], k[3], T{});
     Mma(rest[0], q.rest[kk], k[0], k[1], T{});
@@ -156,13 +161,10 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q,
   }
   Weights p;
   SoftmaxRun<T>(s, rest, t0, visible, state, &p);
-  const uint32_t mask[2] = {PairMask(t0 + quad * 2, begin, end), PairMask(t0 + 8 + quad * 2, begin, end)};
 #pragma unroll
   for (int d = 0; d < kDim / 16; ++d) {
     uint32_t v[4];
-    LoadMatrix4Transposed(v, values + d / 4 * kPanelBytes + Swizzled<128>(lane & 15, d % 4 * 2 + (lane >> 4)));
-#pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] &= mask[i % 2];
+    LoadMatrix4Transposed(v, values + Swizzled<G::kRowBytes>(lane & 15, d * 2 + (lane >> 4)));
     Mma(state->o[2 * d], p.high, v[0], v[1], T{});
     Mma(state->o[2 * d + 1], p.high, v[2], v[3], T{});
     Mma(state->o[2 * d], p.rest, v[0], v[1], T{});
@@ -336,8 +338,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
     for (int run = warp; run < piece.runs; run += kConsumers) {
       const int at = taken + run, slot = at % G::kSlots;
       WaitBarrier(SharedAddress(&shared.full[slot]), static_cast<uint32_t>(at / G::kSlots) & 1);
-      AttendRun<T, kDim>(SharedAddress(shared.slots[slot]), q, (piece.first_run + run) * kRun, piece.begin, piece.end, visible,
-                         &state);
+      AttendRun<T, kDim>(SharedAddress(shared.slots[slot]), q, (piece.first_run + run) * kRun, visible, &state);
       __syncwarp();  // all lanes have read the slot
       if (lane == 0) Arrive(SharedAddress(&shared.empty[slot]));
     }
@@ -347,26 +348,23 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
 }
 
 template <typename T, int kDim>
-__global__ __launch_bounds__(kThreads, 1) void StreamKernel(const __grid_constant__ CUtensorMap map,
-                                                            const __grid_constant__ AttentionParams p, const SeqSpan* spans,
+__global__ __launch_bounds__(kThreads, 1) void StreamKernel(const __grid_constant__ AttentionParams p, const SeqSpan* spans,
                                                             const __grid_constant__ AttentionSchedule s) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
   LetNextKernelStart();
   if (threadIdx.x == kConsumerThreads) {
-    PrefetchTensorMap(&map);
     for (int i = 0; i < Geometry<kDim>::kSlots; ++i) {
-      InitBarrier(SharedAddress(&shared.full[i]), 1);
+      InitBarrier(SharedAddress(&shared.full[i]), 32);
       InitBarrier(SharedAddress(&shared.empty[i]), 1);
     }
-    FenceBarrierInit();
   }
   PrefetchUpcoming(p);
   const Walk walk(s, spans);
   __syncthreads();
   if (threadIdx.x >= kConsumerThreads) {
-    CopyShare<kDim>(&map, p.kv, walk, shared);
+    CopyShare<T, kDim>(p.kv, walk, shared);
   } else {
     AttendShare<T, kDim>(p, s, walk, shared);
   }
@@ -376,14 +374,10 @@ __global__ __launch_bounds__(kThreads, 1) void StreamKernel(const __grid_constan
 template <typename T, int kDim>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
-  CUtensorMap map;
-  if (!MakeCacheTensorMap(params.kv, Geometry<kDim>::kPanels, &map)) {
-    return CudaFail(CudaFault::kDevice, "attention stream: no tensor map for a cache of %d heads of %d", params.kv.num_kv_heads, kDim);
-  }
   auto* kernel = &StreamKernel<T, kDim>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared<kDim>)}, "attention stream")) return failure;
-  LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared<kDim>)}, exec.stream, map,
-                                           params, batch.spans, schedule);
+  LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared<kDim>)}, exec.stream, params,
+                                           batch.spans, schedule);
   return CudaLaunched("attention stream of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
                       params.kv.num_kv_heads, kDim);
 }
@@ -397,16 +391,12 @@ CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const Attenti
 }  // namespace
 
 bool StreamCovers(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params) {
-  const PagedKv& kv = params.kv;
   constexpr auto kUsual = CudaTune::Attention::kRounds;
   const auto wanted = CurrentTune().attention == CudaTune::Attention::kUsual ? kUsual : CurrentTune().attention;
   if (wanted != CudaTune::Attention::kStream || schedule.stream_blocks == 0 || exec.deterministic) return false;
   // Drafts of several tiles: blocks side by side read the same tokens in attention_decode_sm80.cu.
   const int64_t rows = int64_t{batch.max_q_len} * schedule.group;
-  if (rows > kRows && rows <= schedule.max_split_rows) return false;
-  const auto whole_rows = [&](int64_t values) { return values % kv.k_dim == 0; };
-  return whole_rows(kv.k_head_stride) && whole_rows(kv.v_offset) && whole_rows(kv.v_head_stride) &&
-         whole_rows(kv.block_bytes / 2);
+  return rows <= kRows || rows > schedule.max_split_rows;
 }
 
 CudaStatus RunStreamAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
