@@ -30,9 +30,9 @@ inline TestWeight BigWeight(DType dtype, int64_t n, int64_t k, uint64_t seed) {
 inline constexpr Tolerance kExactXTolerance = {1e-6, 2e-5, 2e-4, 1 - 1e-8};
 
 // Many rows of x: codes are decoded to F16, each weight by up to 2^-11 of itself; of a sum whose terms cancel that is more.
-inline const Tolerance& FastTolerance(DType dtype, int64_t m) {
+inline const Tolerance& FastTolerance(DType dtype, int64_t m, int64_t blas_rows = 128) {
   static constexpr Tolerance kF16Weights = {1e-6, 5e-4, 2e-3, 1 - 2e-7};
-  return m > 128 && dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 ? kF16Weights : kExactXTolerance;
+  return m > blas_rows && dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16 ? kF16Weights : kExactXTolerance;
 }
 
 // Rows [first, first + rows) of a file's matrix, packed.
