@@ -38,7 +38,10 @@ struct Geometry {
   static constexpr int kRowBytes = kDim * 2;
   static constexpr int kPieces = kDim / 8;              // of 16 bytes in a row
   static constexpr int kRunBytes = kRun * kRowBytes;    // keys, or values
-  static constexpr int kSlots = 24 * 128 / kDim;
+  // A slot is always the same warp's: another one might wait for a slot's next run while the last has not even come, and take its
+  // barrier's phase before for it.
+  static constexpr int kSlots = 3 * kConsumers * 128 / kDim;
+  static_assert(kSlots % kConsumers == 0);
   static constexpr int kMergePitch = kDim + 8;  // floats
 };
 
@@ -335,7 +338,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
     LoadQueries<T, kDim>(p, rows, &q);
     WarpState<kDim> state;
     state.Clear();
-    for (int run = warp; run < piece.runs; run += kConsumers) {
+    for (int run = (warp + kConsumers - taken % kConsumers) % kConsumers; run < piece.runs; run += kConsumers) {
       const int at = taken + run, slot = at % G::kSlots;
       WaitBarrier(SharedAddress(&shared.full[slot]), static_cast<uint32_t>(at / G::kSlots) & 1);
       AttendRun<T, kDim>(SharedAddress(shared.slots[slot]), q, (piece.first_run + run) * kRun, visible, &state);
