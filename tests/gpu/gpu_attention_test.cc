@@ -283,7 +283,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuAttentionShapes, testing::Range<size_t>(0, Shap
                                               s.num_q_heads, s.window, test.param);
                          });
 
-// The kernels for decode, each wherever it can.
+// The kernels for heads of 64 and 128, each wherever it can.
 TEST_F(GpuAttention, StreamedAndInRounds) {
   std::vector<Part> many;
   TestRng rng(7);
@@ -295,11 +295,8 @@ TEST_F(GpuAttention, StreamedAndInRounds) {
   batches.push_back(many);
   for (const Shape& s : {Shape{{DType::kF16, 8, 128, 128, 48}, 32}, Shape{{DType::kBF16, 2, 128, 128, 64}, 8, 200},
                          Shape{{DType::kBF16, 1, 128, 128, 16}, 7}, Shape{{DType::kF16, 3, 64, 64, 16}, 9},
-                         Shape{{DType::kBF16, 1, 64, 64, 128}, 16, 3000}, Shape{{DType::kF16, 2, 64, 64, 32}, 2, 1},
-                         Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16}, Shape{{DType::kF16, 1, 576, 512, 16, true}, 20, 150},
-                         Shape{{DType::kBF16, 1, 576, 512, 48, true}, 128}}) {
+                         Shape{{DType::kBF16, 1, 64, 64, 128}, 16, 3000}, Shape{{DType::kF16, 2, 64, 64, 32}, 2, 1}}) {
     for (size_t b = 0; b < batches.size(); ++b) {
-      if (s.num_q_heads == 128 && b >= 4 && b != 7) continue;  // the reference takes too long
       const Step step(s, batches[b]);
       const std::vector<float> want = RunCpu(step);
       for (const char* kernel : {"attention=stream", "attention=rounds"}) {

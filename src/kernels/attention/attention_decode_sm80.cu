@@ -274,7 +274,7 @@ __global__ __launch_bounds__(kThreads, Geometry<kDim>::kBlocksPerSm) void Decode
       if (rows[r].position < 0) continue;
       float* to = p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride + d;
       float out[4];
-      FoldSplits(s, {static_cast<int>(first)}, 0, entry.num_splits, kv_head, r, d, kDim).Write(out);
+      FoldSplits(s, first, entry.num_splits, kv_head, r, d, kDim).Write(out);
 #pragma unroll
       for (int i = 0; i < 4; ++i) to[i] = out[i];
       if (p.out_half.data != nullptr) {

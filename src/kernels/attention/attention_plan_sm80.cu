@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kPrefetchRows = 4;
-constexpr int64_t kMostStreamRows = 512;  // of a span: the streaming kernels' shares are found tile by tile
+constexpr int kFewRows = 2;  // up to which the streaming kernel has a block on each SM, above two
 
 bool IsMla(const CudaAttentionShape& shape) {
   return shape.num_kv_heads == 1 && shape.k_dim == 576 && shape.v_dim == 512;
@@ -28,8 +28,7 @@ bool HasDecode(const CudaAttentionShape& shape) {
   return shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128 || shape.k_dim == 256);
 }
 bool HasStream(const CudaAttentionShape& shape) {
-  const bool dims = IsMla(shape) || (shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128));
-  return dims && CurrentCard().RunsHopperCode();
+  return shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128) && CurrentCard().RunsHopperCode();
 }
 
 __device__ __forceinline__ int RoundUp(int64_t value, int unit) {
@@ -49,7 +48,7 @@ __device__ SpanShape ShapeOf(const AttentionSchedule& s, const SeqSpan& span) {
           VisibleBegin(span.kv_len - span.q_len, s.window), span.kv_len};
 }
 
-// Of all KV heads; 0 where the streaming kernels have nothing to do.
+// Of all KV heads; 0 where the streaming kernel has nothing to do.
 __device__ int StreamUnits(const AttentionSchedule& s, const SeqSpan& span) {
   if (s.stream_blocks == 0) return 0;
   int units = 0;
@@ -71,7 +70,7 @@ __device__ StreamShare ShareAt(const AttentionSchedule& s, const SeqSpan& seq, i
   return {seq, span, tile, unit / units, unit % units};
 }
 
-// Among how many blocks the streaming kernels' work is shared. Memory is the bound, not SMs: a few of them may stay idle, if the
+// Among how many blocks the streaming kernel's work is shared. Memory is the bound, not SMs: a few of them may stay idle, if the
 // others then begin and end where tiles do (when sequences are about as long) and have less to fold.
 __device__ int StreamBlocks(const AttentionSchedule& s, int units, int parts) {
   const int least_units = s.least_split / kSplitAlign, most = min(s.stream_blocks, (units + least_units - 1) / least_units);
@@ -162,9 +161,8 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
   }
   const int stream_blocks = units > 0 ? StreamBlocks(s, units, parts) : 0;
   __syncthreads();
-  if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts, units, stream_blocks, 0};
+  if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts, units, stream_blocks};
   for (int i = threadIdx.x; i < s.max_partials * s.num_kv_heads; i += kThreads) s.arrivals[i] = 0;
-  __syncthreads();  // cuts are counted from 0
 
   for (int i = threadIdx.x / 32; i < num_spans; i += kThreads / 32) {  // a warp writes a span's items
     const SpanSplits entry = s.spans[i];
@@ -196,15 +194,6 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
       for (int b = first_block(entry.first_unit) + static_cast<int>(threadIdx.x) % 32; b < end; b += 32) {
         s.shares[b] = ShareAt(s, span, i, ShareBegin(b, units, stream_blocks) - entry.first_unit);
       }
-      if (threadIdx.x % 32 == 0 && s.num_kv_heads == 1) {  // whose cuts a kernel of its own combines; their order says nothing
-        int first = entry.first_unit;
-        for (int tile = 0; tile < entry.num_tiles; ++tile) {
-          const int next = first + UnitsOf(RangeOfTile(span, tile, TileRowsOf(s, span), s.group, s.window));
-          const int first_block = BlockOfUnit(first, units, stream_blocks), blocks = BlockOfUnit(next - 1, units, stream_blocks) - first_block + 1;
-          if (blocks > 1) s.stream_cuts[atomicAdd(&s.counts->num_stream_cuts, 1)] = {i, tile, 2 * first_block, blocks};
-          first = next;
-        }
-      }
     }
     // The last tiles see most and come first.
     for (int j = threadIdx.x % 32; j < entry.num_prefill_tiles; j += 32) {
@@ -222,14 +211,13 @@ constexpr int kCombineWarps = 8;
 // Folds the splits of the tiles that are cut: of one row of a tile and kCombineColumns columns a time, by as many warps as
 // there are to spare, each an equal share of the splits. The blocks stay, so that their number need not be known.
 __global__ __launch_bounds__(kCombineWarps * 32) void CombineKernel(AttentionParams p, const SeqSpan* spans, AttentionSchedule s,
-                                                                     bool in_order, bool stream) {
+                                                                     bool in_order) {
   __shared__ float4 sums[kCombineWarps][32];
   __shared__ float2 stats[kCombineWarps];
   LetNextKernelStart();
   WaitForEarlierKernels();
   const int chunks = p.kv.v_dim / kCombineColumns, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const CutTile* cuts = stream ? s.stream_cuts : s.cut_tiles;
-  const int64_t num_work = int64_t{stream ? s.counts->num_stream_cuts : s.counts->num_cut_tiles} * s.num_kv_heads * s.partial_rows * chunks;
+  const int64_t num_work = int64_t{s.counts->num_cut_tiles} * s.num_kv_heads * s.partial_rows * chunks;
   int ways = in_order ? 1 : kCombineWarps;
   while (ways > 1 && num_work * ways > int64_t{gridDim.x} * kCombineWarps) ways /= 2;
   const int at_a_time = kCombineWarps / ways, way = warp % ways;
@@ -242,12 +230,12 @@ __global__ __launch_bounds__(kCombineWarps * 32) void CombineKernel(AttentionPar
     Folded folded = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
     TileRow row = {0, 0, -1};
     if (work < num_work) {
-      const CutTile cut = cuts[pair / s.num_kv_heads];
+      const CutTile cut = s.cut_tiles[pair / s.num_kv_heads];
       const SeqSpan span = spans[cut.span];
       const int tile_rows = TileRowsOf(s, span), share = (cut.num_splits + ways - 1) / ways;
       const int begin = min(way * share, cut.num_splits), end = min(begin + share, cut.num_splits);
       if (r < tile_rows) row = RowOfTile(span, cut.tile * tile_rows + r, s.group, kv_head);
-      if (row.position >= 0) folded = FoldSplits(s, {cut.first_partial, stream}, begin, end, kv_head, r, d, p.kv.v_dim);
+      if (row.position >= 0) folded = FoldSplits(s, int64_t{cut.first_partial} + begin, end - begin, kv_head, r, d, p.kv.v_dim);
     }
     if (ways > 1) {
       sums[warp][lane] = folded.sum;
@@ -284,7 +272,8 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.least_split = mla ? 64 : 128;
   s.item_cost = 96;
 
-  s.stream_blocks = HasStream(shape) && !deterministic && (!mla || most_rows <= kMostStreamRows) ? num_sms : 0;
+  s.stream_blocks_per_sm = batch.num_rows <= kFewRows ? 1 : 2;
+  s.stream_blocks = HasStream(shape) && !deterministic ? s.stream_blocks_per_sm * num_sms : 0;
 
   // Bounds on what the spans can ask for.
   const int64_t rows = int64_t{batch.num_rows} * s.group;
@@ -303,8 +292,7 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.items = reinterpret_cast<SplitItem*>(take(s.max_items * int64_t{sizeof(SplitItem)}));
   s.prefill = reinterpret_cast<PrefillItem*>(take(s.max_prefill * int64_t{sizeof(PrefillItem)}));
   s.cut_tiles = reinterpret_cast<CutTile*>(take(s.max_partials / 2 * int64_t{sizeof(CutTile)}));
-  s.shares = reinterpret_cast<StreamShare*>(take(num_sms * int64_t{sizeof(StreamShare)}));
-  s.stream_cuts = reinterpret_cast<CutTile*>(take(num_sms * int64_t{sizeof(CutTile)}));
+  s.shares = reinterpret_cast<StreamShare*>(take(2 * num_sms * int64_t{sizeof(StreamShare)}));
   s.arrivals = reinterpret_cast<int32_t*>(take(int64_t{s.max_partials} * shape.num_kv_heads * int64_t{sizeof(int32_t)}));
   s.partial_stats = reinterpret_cast<float2*>(take(partial_rows * int64_t{sizeof(float2)}));
   s.partial_out = reinterpret_cast<float*>(take(partial_rows * shape.v_dim * int64_t{sizeof(float)}));
@@ -316,13 +304,13 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
 }
 
 CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
-                      const AttentionParams& params, bool stream) {
+                      const AttentionParams& params) {
   constexpr int kBlocksPerSm = 4;
   const int64_t chunks = params.kv.v_dim / kCombineColumns;
   const int64_t most = std::min(int64_t{schedule.max_partials} / 2 * schedule.num_kv_heads * schedule.partial_rows,
                                 int64_t{batch.num_rows} * params.num_q_heads) * chunks;
   LaunchOverlapped<LaunchRole::kAttention>(&CombineKernel, std::min(most, int64_t{exec.num_sms} * kBlocksPerSm), kCombineWarps * 32, 0, exec.stream, params,
-                   batch.spans, schedule, exec.deterministic, stream);
+                   batch.spans, schedule, exec.deterministic);
   return CudaLaunched("attention combine of %d rows, %d heads of %d", batch.num_rows, params.num_q_heads,
                       params.kv.v_dim);
 }
@@ -386,15 +374,13 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
       MakeAttentionSchedule(shape, batch, exec.num_sms, exec.deterministic, plan.memory);
   if (exec.math == CudaMath::kFast) {
     if (MlaCovers(params)) {
-      const bool stream = MlaStreamCovers(exec, schedule, params);
-      const auto run = stream ? &RunMlaStreamAttention : &RunMlaAttention;
-      if (CudaStatus failure = run(exec, batch, schedule, params)) return failure;
-      if (CudaStatus failure = RunCombine(exec, batch, schedule, params, stream)) return failure;
+      if (CudaStatus failure = RunMlaAttention(exec, batch, schedule, params)) return failure;
+      if (CudaStatus failure = RunCombine(exec, batch, schedule, params)) return failure;
       return CopyToHalf(exec, batch, params);
     }
     const bool decode = DecodeCovers(params), prefill = !exec.deterministic && PrefillCovers(params);
     if (decode) {
-      const bool stream = StreamCovers(exec, batch, schedule, params);
+      const bool stream = StreamCovers(batch, schedule);
       const auto run = stream ? &RunStreamAttention : &RunDecodeAttention;
       if (CudaStatus failure = run(exec, batch, schedule, params)) return failure;
       const bool all = int64_t{batch.max_q_len} * schedule.group <= schedule.max_split_rows;

@@ -68,7 +68,6 @@ struct ScheduleCounts {
   int32_t num_cut_tiles;
   int32_t stream_units;   // attention_stream.cuh: of all blocks
   int32_t stream_blocks;  // among which they are shared
-  int32_t num_stream_cuts;
 };
 
 // Where a block's share begins (attention_stream.cuh).
@@ -90,7 +89,6 @@ struct AttentionSchedule {
   float* partial_out;           // [max_partials, num_kv_heads, partial_rows, v_dim], not divided by the sum
   float2* partial_stats;        // [max_partials, num_kv_heads, partial_rows]: largest (in units of log2), sum
   StreamShare* shares;          // [stream_blocks]
-  CutTile* stream_cuts;         // [stream_blocks], of one KV head: tiles that several blocks share
   float* fold_memory;           // MLA's fold mode: [num_sms, 32, v_dim]
   int32_t* arrivals;            // [max_partials, num_kv_heads]: splits of a tile that are done, at its first partial; 0 between ops
   int32_t max_items;
@@ -107,6 +105,7 @@ struct AttentionSchedule {
   int32_t least_split;          // shorter ones cost more in merging than they gain
   int32_t item_cost;            // beside its tokens, in tokens
   int32_t stream_blocks;        // at most; 0: no streaming kernel
+  int32_t stream_blocks_per_sm;
   int64_t bytes;
 };
 
@@ -117,12 +116,9 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
 bool DecodeCovers(const AttentionParams& params);
 CudaStatus RunDecodeAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                               const AttentionParams& params);
-bool StreamCovers(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params);
+bool StreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule);
 CudaStatus RunStreamAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                               const AttentionParams& params);
-bool MlaStreamCovers(const CudaExec& exec, const AttentionSchedule& schedule, const AttentionParams& params);
-CudaStatus RunMlaStreamAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
-                                 const AttentionParams& params);
 bool MlaCovers(const AttentionParams& params);
 CudaStatus RunMlaAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                            const AttentionParams& params);
@@ -130,7 +126,7 @@ bool PrefillCovers(const AttentionParams& params);
 CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                                const AttentionParams& params);
 CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
-                      const AttentionParams& params, bool stream);
+                      const AttentionParams& params);
 CudaStatus RunGenericAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params);
 
 // A 16-bit cache that can be copied 16 bytes at a time, 16 tokens of which always lie in one block.
@@ -241,22 +237,13 @@ struct Folded {
   }
 };
 
-// Where the partials of a tile's splits lie: one after the other, or as the streaming kernels leave them, block by block, each of
-// two: 2 b for the tile with which block b goes on, 2 b + 1 for the one that it begins.
-struct Partials {
-  int first;
-  bool stream = false;
-
-  __device__ __forceinline__ int64_t At(int split) const { return stream ? first + 2 * split + (split == 0 ? 1 : 0) : first + split; }
-};
-
-// Values d .. d + 3 of row r of a tile over its splits [begin, end).
-__device__ __forceinline__ Folded FoldSplits(const AttentionSchedule& s, const Partials& partials, int begin, int end, int kv_head,
+// Values d .. d + 3 of row r of a tile over its splits, partials `first` .. `first` + num_splits - 1.
+__device__ __forceinline__ Folded FoldSplits(const AttentionSchedule& s, int64_t first, int num_splits, int kv_head,
                                              int r, int d, int v_dim) {
   Folded result = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
 #pragma unroll 8
-  for (int split = begin; split < end; ++split) {
-    const int64_t at = (partials.At(split) * s.num_kv_heads + kv_head) * s.partial_rows + r;
+  for (int split = 0; split < num_splits; ++split) {
+    const int64_t at = ((first + split) * s.num_kv_heads + kv_head) * s.partial_rows + r;
     // Through L2: other blocks of the same kernel may have written them.
     const float2 stats = __ldcg(s.partial_stats + at);
     const float4 part = __ldcg(reinterpret_cast<const float4*>(s.partial_out + at * v_dim + d));

@@ -1,9 +1,9 @@
-// Decode over a paged 16-bit cache with heads of 64 or 128 on Hopper, as one stream of bytes a block: a warp copies
-// runs of 16 tokens, many ahead, the others attend them, each every seventh. Sixteen rows (token, query head of the
-// group) a tile, as in attention_decode_sm80.cu, with the same arithmetic.
+// Decode over a paged 16-bit cache with heads of 64 or 128 on Hopper, as one stream of bytes a block: a warp copies runs of 16
+// tokens, many ahead, the others attend them, taking turns. Sixteen rows (token, query head of the group) a tile, as in
+// attention_decode_sm80.cu, with the same arithmetic.
 //
 // Bound: the bytes of the visible keys and values. All (tile, KV head, 64 tokens) are laid end to end and shared out equally
-// among as many blocks as there are SMs, so that all end together; the copies go on while an item is merged and the next
+// among one or two blocks on each SM, so that all end together; the copies go on while an item is merged and the next
 // one's queries are fetched. A tile and head that several blocks share is folded by the last of them, in order of the blocks.
 //
 // What earlier steps wrote is copied before the kernels in front of this one have ended: between the plan of a step and a
@@ -27,40 +27,42 @@
 namespace cachalot {
 namespace {
 
-constexpr int kConsumers = 7;  // warps; with the copying one eight, so that each may have 255 registers
-constexpr int kConsumerThreads = kConsumers * 32;
-constexpr int kThreads = kConsumerThreads + 32;
 constexpr int kRows = 16;
 constexpr int kMergeRows = 8;  // at a time
 
-template <int kDim>
+// kBlocks to an SM: one with many warps for little work, two keep more copies under way.
+template <int kDim, int kBlocks>
 struct Geometry {
+  static constexpr int kConsumers = kBlocks == 1 ? 7 : 3;  // warps; with the copying ones eight on an SM, so that each may have 255 registers
+  static constexpr int kConsumerThreads = kConsumers * 32;
+  static constexpr int kThreads = kConsumerThreads + 32;
   static constexpr int kRowBytes = kDim * 2;
   static constexpr int kPieces = kDim / 8;              // of 16 bytes in a row
   static constexpr int kRunBytes = kRun * kRowBytes;    // keys, or values
   // A slot is always the same warp's: another one might wait for a slot's next run while the last has not even come, and take its
   // barrier's phase before for it.
-  static constexpr int kSlots = 3 * kConsumers * 128 / kDim;
+  static constexpr int kSlots = (kBlocks == 1 ? 3 : 4) * kConsumers * 128 / kDim;
   static_assert(kSlots % kConsumers == 0);
   static constexpr int kMergePitch = kDim + 8;  // floats
 };
 
 // All of the block's shared memory.
-template <int kDim>
+template <int kDim, int kBlocks>
 struct Shared {
-  using G = Geometry<kDim>;
+  using G = Geometry<kDim, kBlocks>;
   unsigned char slots[G::kSlots][2 * G::kRunBytes];  // keys, then values, of a run
-  float merge[kConsumers][kMergeRows][G::kMergePitch];
-  float warp_m[kConsumers][kRows], warp_l[kConsumers][kRows];
+  float merge[G::kConsumers][kMergeRows][G::kMergePitch];
+  float warp_m[G::kConsumers][kRows], warp_l[G::kConsumers][kRows];
   uint64_t full[G::kSlots], empty[G::kSlots];
   bool folds;
 };
-static_assert(sizeof(Shared<128>) <= 227 * 1024 && sizeof(Shared<64>) <= 227 * 1024);
+static_assert(sizeof(Shared<128, 1>) <= 227 * 1024 && sizeof(Shared<64, 1>) <= 227 * 1024);
+static_assert(sizeof(Shared<128, 2>) <= 113 * 1024 && sizeof(Shared<64, 2>) <= 113 * 1024);
 
 // The copying warp. Positions outside a piece become zeros.
-template <typename T, int kDim>
-__device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared<kDim>& shared) {
-  using G = Geometry<kDim>;
+template <typename T, int kDim, int kBlocks>
+__device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared<kDim, kBlocks>& shared) {
+  using G = Geometry<kDim, kBlocks>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_row = lane / G::kPieces, piece_of_row = lane % G::kPieces;
   constexpr int kRowsAStep = 32 / G::kPieces, kSteps = kRun / kRowsAStep;
@@ -146,10 +148,10 @@ __device__ __forceinline__ void LoadQueries(const AttentionParams& p, const Tile
 }
 
 // One run of 16 tokens at t0: scores, softmax, values.
-template <typename T, int kDim>
+template <typename T, int kDim, int kBlocks>
 __device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q, int t0, const Visible& visible,
                                           WarpState<kDim>* state) {
-  using G = Geometry<kDim>;
+  using G = Geometry<kDim, kBlocks>;
   const int lane = threadIdx.x % 32;
   const uint32_t values = keys + G::kRunBytes;
   float s[2][4] = {}, rest[2][4] = {};
@@ -175,7 +177,10 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q,
   }
 }
 
-__device__ __forceinline__ void ConsumersMeet() { asm volatile("bar.sync 1, %0;\n" ::"n"(kConsumerThreads) : "memory"); }
+template <int kThreads>
+__device__ __forceinline__ void ConsumersMeet() {
+  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
+}
 
 __device__ __forceinline__ void WriteRow(const AttentionParams& p, const TileRow& row, int dim, int d, const float (&out)[4]) {
   float* to = p.out + row.row * p.out_token_stride + row.head * p.out_head_stride + d;
@@ -187,8 +192,9 @@ __device__ __forceinline__ void WriteRow(const AttentionParams& p, const TileRow
 }
 
 // Values d .. d + 3 of a row over what each warp has left in shared memory.
-template <int kDim>
-__device__ __forceinline__ Folded MergedWarps(const Shared<kDim>& shared, int row, int d) {
+template <int kDim, int kBlocks>
+__device__ __forceinline__ Folded MergedWarps(const Shared<kDim, kBlocks>& shared, int row, int d) {
+  constexpr int kConsumers = Geometry<kDim, kBlocks>::kConsumers;
   Folded merged = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
 #pragma unroll
   for (int w = 0; w < kConsumers; ++w) merged.m = fmaxf(merged.m, shared.warp_m[w][row]);
@@ -205,9 +211,10 @@ __device__ __forceinline__ Folded MergedWarps(const Shared<kDim>& shared, int ro
   return merged;
 }
 
-// Rows [begin, begin + count) of a tile and head over all its pieces, each warp every seventh, into shared memory.
-template <int kDim>
-__device__ __forceinline__ void FoldRows(const AttentionSchedule& s, const Piece& piece, int begin, int count, Shared<kDim>& shared) {
+// Rows [begin, begin + count) of a tile and head over all its pieces, the warps taking turns, into shared memory.
+template <int kDim, int kBlocks>
+__device__ __forceinline__ void FoldRows(const AttentionSchedule& s, const Piece& piece, int begin, int count, Shared<kDim, kBlocks>& shared) {
+  constexpr int kConsumers = Geometry<kDim, kBlocks>::kConsumers;
   constexpr int kLanes = kDim / 4, kSide = 32 / kLanes;  // of a row; rows side by side
   constexpr int kAtATime = 4, kAhead = 3;                // rows of a lane, pieces
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, d = lane % kLanes * 4;
@@ -251,9 +258,10 @@ __device__ __forceinline__ void FoldRows(const AttentionSchedule& s, const Piece
 }
 
 // The warps' softmaxes of a piece become the output, or a partial result.
-template <int kDim>
+template <int kDim, int kBlocks>
 __device__ __forceinline__ void MergePiece(const AttentionParams& p, const AttentionSchedule& s, const Piece& piece,
-                                           const WarpState<kDim>& state, Shared<kDim>& shared) {
+                                           const WarpState<kDim>& state, Shared<kDim, kBlocks>& shared) {
+  using G = Geometry<kDim, kBlocks>;
   constexpr int kFours = kDim / 4;
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, quad = lane % 4;
   const int first_row = piece.tile * TileRowsOf(s, piece.seq);
@@ -263,7 +271,7 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
   for (int r = 0; r < 2; ++r) {
     const int here = min(kMergeRows, rows - kMergeRows * r);
     if (here <= 0) break;
-    ConsumersMeet();  // what was merged last has been read
+    ConsumersMeet<G::kConsumerThreads>();  // what was merged last has been read
     float l = state.l[r];
     l += __shfl_xor_sync(kAllLanes, l, 1);
     l += __shfl_xor_sync(kAllLanes, l, 2);
@@ -276,10 +284,10 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) *reinterpret_cast<float2*>(to + n * 8) = {state.o[n][2 * r], state.o[n][2 * r + 1]};
     }
-    ConsumersMeet();
-    for (int e = tid; e < here * kFours; e += kConsumerThreads) {
+    ConsumersMeet<G::kConsumerThreads>();
+    for (int e = tid; e < here * kFours; e += G::kConsumerThreads) {
       const int row = e / kFours, d = e % kFours * 4;
-      const Folded merged = MergedWarps<kDim>(shared, row, d);
+      const Folded merged = MergedWarps<kDim, kBlocks>(shared, row, d);
       if (piece.whole) {
         float out[4];
         merged.Write(out);
@@ -295,31 +303,31 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
 
   // The block that finishes a tile and head last folds its pieces.
   __threadfence();  // this thread's part of the piece is there for every block
-  ConsumersMeet();
+  ConsumersMeet<G::kConsumerThreads>();
   if (tid == 0) {
     int32_t* arrivals = s.arrivals + piece.first_block;
     shared.folds = atomicAdd(arrivals, 1) == piece.last_block - piece.first_block;
     if (shared.folds) *arrivals = 0;
   }
-  ConsumersMeet();
+  ConsumersMeet<G::kConsumerThreads>();
   if (!shared.folds) return;
   __threadfence();
   for (int begin = 0; begin < rows; begin += kMergeRows) {
-    FoldRows<kDim>(s, piece, begin, min(kMergeRows, rows - begin), shared);
-    ConsumersMeet();
-    for (int e = tid; e < min(kMergeRows, rows - begin) * kFours; e += kConsumerThreads) {
+    FoldRows<kDim, kBlocks>(s, piece, begin, min(kMergeRows, rows - begin), shared);
+    ConsumersMeet<G::kConsumerThreads>();
+    for (int e = tid; e < min(kMergeRows, rows - begin) * kFours; e += G::kConsumerThreads) {
       float out[4];
-      MergedWarps<kDim>(shared, e / kFours, e % kFours * 4).Write(out);
+      MergedWarps<kDim, kBlocks>(shared, e / kFours, e % kFours * 4).Write(out);
       WriteRow(p, RowOfTile(piece.seq, first_row + begin + e / kFours, s.group, piece.kv_head), kDim, e % kFours * 4, out);
     }
-    ConsumersMeet();
+    ConsumersMeet<G::kConsumerThreads>();
   }
 }
 
 // The attending warps.
-template <typename T, int kDim>
-__device__ __forceinline__ void AttendShare(const AttentionParams& p, const AttentionSchedule& s, Walk walk, Shared<kDim>& shared) {
-  using G = Geometry<kDim>;
+template <typename T, int kDim, int kBlocks>
+__device__ __forceinline__ void AttendShare(const AttentionParams& p, const AttentionSchedule& s, Walk walk, Shared<kDim, kBlocks>& shared) {
+  using G = Geometry<kDim, kBlocks>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   int taken = 0;  // runs of the block before the piece
   Piece piece;
@@ -338,27 +346,29 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
     LoadQueries<T, kDim>(p, rows, &q);
     WarpState<kDim> state;
     state.Clear();
-    for (int run = (warp + kConsumers - taken % kConsumers) % kConsumers; run < piece.runs; run += kConsumers) {
+    constexpr int kWarps = G::kConsumers;
+    for (int run = (warp + kWarps - taken % kWarps) % kWarps; run < piece.runs; run += kWarps) {
       const int at = taken + run, slot = at % G::kSlots;
       WaitBarrier(SharedAddress(&shared.full[slot]), static_cast<uint32_t>(at / G::kSlots) & 1);
-      AttendRun<T, kDim>(SharedAddress(shared.slots[slot]), q, (piece.first_run + run) * kRun, visible, &state);
+      AttendRun<T, kDim, kBlocks>(SharedAddress(shared.slots[slot]), q, (piece.first_run + run) * kRun, visible, &state);
       __syncwarp();  // all lanes have read the slot
       if (lane == 0) Arrive(SharedAddress(&shared.empty[slot]));
     }
     taken += piece.runs;
-    MergePiece<kDim>(p, s, piece, state, shared);
+    MergePiece<kDim, kBlocks>(p, s, piece, state, shared);
   }
 }
 
-template <typename T, int kDim>
-__global__ __launch_bounds__(kThreads, 1) void StreamKernel(const __grid_constant__ AttentionParams p, const SeqSpan* spans,
+template <typename T, int kDim, int kBlocks>
+__global__ __launch_bounds__(Geometry<kDim, kBlocks>::kThreads, kBlocks) void StreamKernel(const __grid_constant__ AttentionParams p, const SeqSpan* spans,
                                                             const __grid_constant__ AttentionSchedule s) {
 #if __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
+  using G = Geometry<kDim, kBlocks>;
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto& shared = *reinterpret_cast<Shared<kDim, kBlocks>*>(memory);
   LetNextKernelStart();
-  if (threadIdx.x == kConsumerThreads) {
-    for (int i = 0; i < Geometry<kDim>::kSlots; ++i) {
+  if (threadIdx.x == G::kConsumerThreads) {
+    for (int i = 0; i < G::kSlots; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 32);
       InitBarrier(SharedAddress(&shared.empty[i]), 1);
     }
@@ -366,20 +376,20 @@ __global__ __launch_bounds__(kThreads, 1) void StreamKernel(const __grid_constan
   PrefetchUpcoming(p);
   const Walk walk(s, spans);
   __syncthreads();
-  if (threadIdx.x >= kConsumerThreads) {
-    CopyShare<T, kDim>(p.kv, walk, shared);
+  if (threadIdx.x >= G::kConsumerThreads) {
+    CopyShare<T, kDim, kBlocks>(p.kv, walk, shared);
   } else {
-    AttendShare<T, kDim>(p, s, walk, shared);
+    AttendShare<T, kDim, kBlocks>(p, s, walk, shared);
   }
 #endif
 }
 
-template <typename T, int kDim>
+template <typename T, int kDim, int kBlocks>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
-  auto* kernel = &StreamKernel<T, kDim>;
-  if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared<kDim>)}, "attention stream")) return failure;
-  LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared<kDim>)}, exec.stream, params,
+  auto* kernel = &StreamKernel<T, kDim, kBlocks>;
+  if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared<kDim, kBlocks>)}, "attention stream")) return failure;
+  LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, Geometry<kDim, kBlocks>::kThreads, int64_t{sizeof(Shared<kDim, kBlocks>)}, exec.stream, params,
                                            batch.spans, schedule);
   return CudaLaunched("attention stream of %d spans, %d/%d heads of %d", batch.num_spans, params.num_q_heads,
                       params.kv.num_kv_heads, kDim);
@@ -388,15 +398,17 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
 template <typename T>
 CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                      const AttentionParams& params) {
-  return params.kv.k_dim == 64 ? Launch<T, 64>(exec, batch, schedule, params) : Launch<T, 128>(exec, batch, schedule, params);
+  const bool one = schedule.stream_blocks_per_sm == 1;
+  if (params.kv.k_dim == 64) {
+    return one ? Launch<T, 64, 1>(exec, batch, schedule, params) : Launch<T, 64, 2>(exec, batch, schedule, params);
+  }
+  return one ? Launch<T, 128, 1>(exec, batch, schedule, params) : Launch<T, 128, 2>(exec, batch, schedule, params);
 }
 
 }  // namespace
 
-bool StreamCovers(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params) {
-  constexpr auto kUsual = CudaTune::Attention::kRounds;
-  const auto wanted = CurrentTune().attention == CudaTune::Attention::kUsual ? kUsual : CurrentTune().attention;
-  if (wanted != CudaTune::Attention::kStream || schedule.stream_blocks == 0 || exec.deterministic) return false;
+bool StreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule) {
+  if (CurrentTune().attention == CudaTune::Attention::kRounds || schedule.stream_blocks == 0) return false;
   // Drafts of several tiles: blocks side by side read the same tokens in attention_decode_sm80.cu.
   const int64_t rows = int64_t{batch.max_q_len} * schedule.group;
   return rows <= kRows || rows > schedule.max_split_rows;
