@@ -57,7 +57,6 @@ void CudaRuntime::CountDrafts(const StepPlan& plan, InFlight* step) {
 // Rows for what waits in a slot. Few values: each is a captured step of its own.
 int32_t CudaRuntime::DraftStride(const InFlight& step) const {
   if (step.max_drafts == 0) return 0;
-  if (step.max_waiting <= 1) return 1;
   const int32_t most = std::max(1 + options_.base.max_drafts, kCudaCatchUp);
   const int32_t stride = step.max_waiting <= 1 + step.max_drafts ? 1 + step.max_drafts : most;
   return std::min(stride, device_->memory.bounds.rows);

@@ -91,7 +91,7 @@ void Scheduler::FindCandidates(bool known) {
 }
 
 bool Scheduler::AwaitsTokens() {
-  if (num_in_flight_ == 0 || drafts_ == nullptr || drafts_->on_device()) return false;
+  if (num_in_flight_ == 0 || drafts_ == nullptr || drafts_->on_device() || !depths_.Considers()) return false;
   const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
   budget_left_ = step_budget_;
   FindCandidates(/*known=*/false);
@@ -103,6 +103,9 @@ void Scheduler::ChooseDrafts() {
   const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) {
     return seq->device_has_last_token && seq->q_len > 0;
   });
+  candidates_.clear();
+  if (num_decoding == 0) return;
+  if (!depths_.Considers()) return depths_.Skip();
   const int32_t room = DraftRoom();
   FindCandidates(/*known=*/true);
   depths_.Choose(candidates_, static_cast<int32_t>(num_decoding), room);

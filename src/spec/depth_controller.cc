@@ -61,11 +61,13 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
   if (!adaptive_) return ChooseAll(candidates, max_drafts);
   const bool may = MayDraft(num_rows);
   if (may) ChooseBest(candidates, num_rows, max_drafts);
+  fade_ *= kFade;
   for (DraftCandidate& candidate : candidates) {
     if (candidate.depth > 0) continue;
-    candidate.record->accepted *= kFade;
-    candidate.record->expected *= kFade;
+    candidate.record->accepted *= fade_;
+    candidate.record->expected *= fade_;
   }
+  fade_ = 1;
   const bool drafts = std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
   if (drafts != drafting_) Log(drafts ? "they pay" : "they pay no more", num_rows);
   drafting_ = drafts;
@@ -81,6 +83,13 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
   probe_every_ = std::min(2 * probe_every_, kProbeLast);
   Log("one is tried", num_rows);
   Probe(candidates);
+}
+
+void DepthController::Skip() {
+  drafting_ = false;
+  steps_with_ = 0;
+  ++steps_without_;
+  fade_ *= kFade;
 }
 
 bool DepthController::WouldDraft(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {

@@ -51,6 +51,7 @@ class DepthController {
   static constexpr double kLeastGain = 0.02;
   static constexpr int64_t kProbeFirst = 16;
   static constexpr int64_t kProbeLast = 256;
+  static constexpr int64_t kThinkEvery = 8;
   static constexpr int64_t kBaselineEvery = 128;  // a step without drafts, where they pay: what is it that they save?
   // Of the purse, in steps without drafts.
   static constexpr double kFirstStake = 0.5;
@@ -61,6 +62,11 @@ class DepthController {
   // adaptive false: always as many as are available (benchmarks, tests).
   explicit DepthController(bool adaptive) : adaptive_(adaptive) { by_depth_.fill({kPriorAccepted, kPriorTried}); }
 
+  // Whether the next step is worth a thought, or (Skip) none is lost on it: where nothing was drafted for a while, few are.
+  bool Considers() const {
+    return !adaptive_ || drafting_ || (purse_ > 0 && (steps_without_ < kProbeFirst || steps_without_ % kThinkEvery == 0));
+  }
+  void Skip();
   // num_rows: sequences that decode in this step, with or without candidates. At most max_drafts in all.
   void Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
 
@@ -103,6 +109,7 @@ class DepthController {
   int64_t steps_with_ = 0;     // since there were none
   int64_t probe_every_ = kProbeFirst;
   double purse_ = kFirstStake;
+  float fade_ = 1;              // what records lose for the steps that were skipped
   int32_t depth_cap_ = 1;       // no deeper yet
   bool drafting_ = false;       // in the last step that was chosen, because it pays
   uint64_t num_probes_ = 0;

@@ -7,6 +7,8 @@ namespace cachalot {
 namespace {
 
 constexpr double kLeastWeight = 0.1;  // of a new measurement
+constexpr double kLevelWeight = 0.2;  // for the level, where the size is that of the step before,
+constexpr double kOtherWeight = 0.05;  // and where it is not
 constexpr double kOutlier = 3.0;      // something else had the machine
 
 }  // namespace
@@ -23,15 +25,23 @@ void StepCost::Observe(int32_t num_tokens, double us) {
   const size_t i = IndexOf(num_tokens);
   Bucket& bucket = buckets_[i];
   if (!Knows(i)) bucket = {};
-  if (bucket.count >= 3) us = std::min(us, kOutlier * bucket.us);
+  if (bucket.count >= 3) {
+    us = std::min(us, kOutlier * bucket.us * level_);
+    const double part = std::clamp(us / std::max(1.0, bucket.us * level_), 0.5, 1.5);
+    level_ = std::clamp(level_ * (1 + (part - 1) * (i == newest_ ? kLevelWeight : kOtherWeight)), 1e-3, 1e3);
+  }
   ++bucket.count;
   const double weight = std::max(kLeastWeight, 1.0 / bucket.count);
-  bucket.us += (us - bucket.us) * weight;
+  // Of the same size again there is nothing to learn but the level.
+  if (bucket.count <= 3 || i != newest_) bucket.us += (us / level_ - bucket.us) * weight;
+  newest_ = i;
   bucket.tokens += (num_tokens - bucket.tokens) * weight;
   bucket.last = now_;
 }
 
-double StepCost::Estimate(int32_t num_tokens) const {
+double StepCost::Estimate(int32_t num_tokens) const { return level_ * AtLevel(num_tokens); }
+
+double StepCost::AtLevel(int32_t num_tokens) const {
   const size_t i = IndexOf(num_tokens);
   const Bucket* below = nullptr;
   const Bucket* above = nullptr;

@@ -1,6 +1,8 @@
 // StepCost: how long a step with so many tokens takes, learned from steps that were measured. Exact up to 16 tokens, in
-// ranges a quarter wide above. Invariant: what was never measured costs no more than the nearest smaller size that was,
-// so that it is tried; what was not measured for long is forgotten.
+// ranges a quarter wide above. All sizes get slower together as contexts grow, and faster when a short one begins: that is
+// one level for all, which follows steps of a size that was just measured, so that sizes can be compared though they were
+// measured at different times. Invariant: what was never measured costs no more than the nearest smaller size that was, so
+// that it is tried; what was not measured for long is forgotten.
 #pragma once
 
 #include <array>
@@ -23,16 +25,19 @@ class StepCost {
 
  private:
   struct Bucket {
-    double us = 0;
+    double us = 0;      // at level 1
     double tokens = 0;  // where in its range it was measured
     int32_t count = 0;
     int64_t last = 0;
   };
+  double AtLevel(int32_t num_tokens) const;
   static size_t IndexOf(int32_t num_tokens);
   bool Knows(size_t i) const { return buckets_[i].count > 0 && now_ - buckets_[i].last < kForgetAfter; }
 
   std::array<Bucket, kNumBuckets> buckets_;
   int64_t now_ = 0;  // observations so far
+  double level_ = 1;
+  size_t newest_ = kNumBuckets;  // the bucket that was measured last
 };
 
 }  // namespace cachalot
