@@ -64,7 +64,7 @@ void ServeFlags::Declare(FlagSet* flags) {
                 "who goes first: who came first (default), by priority, or fairly\namong API keys");
   flags->Float("--itl-target-ms", &itl_target_ms_, 0, 1e6, "X", "prompts leave running streams room for a token in this time (0: off)");
   flags->Float("--itl-ratio", &itl_ratio_, 0, 1000, "X",
-               "without such a time: a step with prompts takes at most X times one without,\nwhile few prompts wait (0: off; default 2 on a GPU, else off)");
+               "without such a time: running streams wait for a token at most X times as long as at the\nmedian, while few prompts wait (0: off; default 2 on a GPU, else off)");
   flags->Switch("--enable-prefix-caching", &prefix_caching_on_, "beginnings of prompts are computed once (the default)");
   flags->Switch("--no-enable-prefix-caching", &prefix_caching_off_, "not so");
   flags->Choice("--kv-policy", &engine.kv_policy, {EvictionPolicyNames().begin(), EvictionPolicyNames().end()},
@@ -91,6 +91,7 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Section("Watching");
   flags->Choice("--metrics-compat", &metrics_compat_, {"none", "vllm"}, "vllm: /metrics has vLLM's names too");
   flags->String("--request-log", &server.request_log, "FILE", "a JSON line for each request ('-': standard error, the default;\n'': none)");
+  flags->String("--step-log", &server.step_log, "FILE", "a JSON line for each step of the engine (default '': none)");
   flags->String("--record", &server.record_dir, "DIR", "keeps requests and answers for cachalot replay");
   flags->Strings("--inject-fault", &fault_texts_, "POINT:CALLS", "");  // for the soak test
   model.Declare(flags, ModelFlags::kWithoutBatch);

@@ -95,7 +95,7 @@ struct EngineOptions {
   int32_t kv_tenant_floor = 0;       // percent of the KV cache in which a tenant's prefixes stay, whatever others bring
   std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
   double itl_target_ms = 0;          // prompts take so little of a step that running streams get a token in this time; 0: off
-  double itl_ratio = 0;              // without a target: a step with prompts takes at most so many times one without, while few prompts want in; 0: off
+  double itl_ratio = 0;              // without a target: a step with prompts takes at most so many times what streams wait at the median, while few prompts want in; 0: off
   PreemptionMode preemption = PreemptionMode::kRecompute;
   DraftKind drafts = DraftKind::kNone;  // kMtp and kModel: the executor must be set up for them
   int32_t max_drafts = 4;            // tokens that are drafted for a sequence in a step, at most

@@ -154,7 +154,10 @@ std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_
     if (step.rows[i].seq != nullptr) step.rows[i].end = Advance(&step.rows[i], result.rows[i], result);
   }
   const int64_t step_us = now_us - std::max(step.planned_us, committed_us_);
-  itl_.Observe(step.num_prompt_tokens, step_us);
+  itl_.Observe({.prompt_tokens = step.num_prompt_tokens,
+                .prompt_context = step.prompt_context,
+                .decode_tokens = step.num_decode_tokens,
+                .us = step_us});
   if (drafts_ != nullptr) LearnFromStep(result, step_us);
   committed_us_ = now_us;
   counters_.prompt_tokens += step.num_prompt_tokens;

@@ -120,6 +120,7 @@ class Scheduler {
   void ReserveFor(StepPlan* plan) const;
   void Displace(StepPlan* plan);
   void ShareBudget();
+  int32_t PromptContext() const;
   bool ManyPrompts() const;
   void ChooseDrafts();
   void FindCandidates(bool known);
@@ -187,6 +188,7 @@ class Scheduler {
     uint64_t step_id = 0;
     int64_t planned_us = 0;
     int32_t num_prompt_tokens = 0;
+    int64_t prompt_context = 0;  // of these, the sum of the tokens in front of each
     int32_t num_decode_tokens = 0;
     int32_t num_drafted = 0;  // rows with drafts
     int32_t max_drafts = 0;   // the most in one row

@@ -40,7 +40,8 @@ struct SchedulerOptions {
       1;  // blocks that admission leaves free in each group for every running sequence
   int32_t itl_target_us =
       0;  // time between two tokens of a running stream that prompts must not spoil; 0: none
-  // Without a target: percent of a step without prompts that one with prompts may take, while few prompts want in. 0: any
+  // Without a target: percent of what streams wait for a token at the median that a step with prompts may take, while few
+  // prompts want in. 0: any
   int32_t itl_percent = 0;
   int32_t min_prompt_tokens = 16;  // that a step may take in any case, beside running streams
   bool enable_prefix_caching = true;

@@ -19,6 +19,7 @@ void Scheduler::Plan(StepPlan* plan, int64_t now_us) {
   step_->step_id = plan->step_id;
   step_->planned_us = now_us;
   step_->num_prompt_tokens = step_->num_decode_tokens = 0;
+  step_->prompt_context = 0;
   step_->num_drafted = step_->max_drafts = 0;
   step_->rows.clear();
   budget_left_ = step_budget_;
@@ -59,17 +60,27 @@ void Scheduler::ShareBudget() {
     if (seq->device_has_last_token) Take(seq);
   }
   if (drafts_ != nullptr) ChooseDrafts();
-  if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens(ManyPrompts()));
+  if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens(PromptContext(), ManyPrompts()));
   for (Sequence* seq : running_) {
     if (!seq->device_has_last_token) Take(seq);
   }
 }
 
-// More than a quarter of those that decode: bounding them one by one would keep all of them waiting for long.
+// How far into its prompt the one is that is furthest of those who run: its tokens cost the most.
+int32_t Scheduler::PromptContext() const {
+  int32_t context = 0;
+  for (const Sequence* seq : running_) {
+    if (!seq->device_has_last_token) context = std::max(context, seq->num_computed);
+  }
+  return context;
+}
+
+// More than a quarter of those that decode, or a sixteenth and 4: bounding them would keep all of them waiting for long, and
+// leave the places of those that decode empty.
 bool Scheduler::ManyPrompts() const {
   const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
   const auto num_prompts = static_cast<int64_t>(running_.size() + waiting_.size()) - num_decoding;
-  return num_prompts > std::max<int64_t>(1, num_decoding / 4);
+  return num_prompts > std::max<int64_t>(1, std::min(num_decoding / 4, 4 + num_decoding / 16));
 }
 
 // Whoever decodes and may be drafted for, and how many tokens could be. What the host drafts continues tokens that it
@@ -228,6 +239,7 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
                          .samples = samples,
                          .num_new = std::max(0, end - std::max(seq->num_computed, seq->num_reported))});
   (seq->device_has_last_token ? step_->num_decode_tokens : step_->num_prompt_tokens) += seq->q_len;
+  if (!seq->device_has_last_token) step_->prompt_context += int64_t{seq->q_len} * (2 * seq->num_computed + seq->q_len) / 2;
   seq->num_computed = end;
   seq->num_reported = std::max(seq->num_reported, end);
   seq->last_step = plan->step_id;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "server/request_log.h"
 #include "server/server_metrics.h"
 
 namespace cachalot {
@@ -12,24 +13,24 @@ namespace {
 
 constexpr int64_t kRateWindowUs = 2'000'000;
 
-TokenEvent EventOf(const RequestOutput& output, int64_t now_us) {
-  TokenEvent event;
-  event.time_us = now_us;
-  event.token_ids.assign(output.token_ids.begin(), output.token_ids.end());
-  event.text = output.text;
-  event.logprobs.assign(output.logprobs.begin(), output.logprobs.end());
-  for (const auto& top : output.top_logprobs) event.top_logprobs.emplace_back(top.begin(), top.end());
-  event.prompt_logprobs.assign(output.prompt_logprobs.begin(), output.prompt_logprobs.end());
-  event.prompt_top_logprobs.assign(output.prompt_top_logprobs.begin(), output.prompt_top_logprobs.end());
-  event.choice = output.choice;
-  event.num_prompt_computed = output.num_prompt_computed;
-  event.num_cached_tokens = output.num_cached_tokens;
-  event.num_reasoning_tokens = output.num_reasoning_tokens;
-  event.queue_us = output.queue_us;
-  event.finished = output.finished;
-  event.finish_reason = output.finish_reason;
-  event.error = output.error;
-  return event;
+// What the event held before gives its memory to what it holds then.
+void FillEvent(const RequestOutput& output, int64_t now_us, TokenEvent* event) {
+  event->time_us = now_us;
+  event->token_ids.assign(output.token_ids.begin(), output.token_ids.end());
+  event->text.assign(output.text);
+  event->logprobs.assign(output.logprobs.begin(), output.logprobs.end());
+  event->top_logprobs.clear();
+  for (const auto& top : output.top_logprobs) event->top_logprobs.emplace_back(top.begin(), top.end());
+  event->prompt_logprobs.assign(output.prompt_logprobs.begin(), output.prompt_logprobs.end());
+  event->prompt_top_logprobs.assign(output.prompt_top_logprobs.begin(), output.prompt_top_logprobs.end());
+  event->choice = output.choice;
+  event->num_prompt_computed = output.num_prompt_computed;
+  event->num_cached_tokens = output.num_cached_tokens;
+  event->num_reasoning_tokens = output.num_reasoning_tokens;
+  event->queue_us = output.queue_us;
+  event->finished = output.finished;
+  event->finish_reason = output.finish_reason;
+  event->error = output.error;
 }
 
 }  // namespace
@@ -92,7 +93,7 @@ uint64_t EngineLoop::Submit(Request request, EventCallback callback) {
     event.finished = true;
     event.finish_reason = FinishReason::kError;
     event.error = ended;
-    callback(std::move(event));
+    callback(event);
   }
   return ticket;
 }
@@ -257,20 +258,20 @@ void EngineLoop::Deliver(uint64_t ticket, const RequestOutput& output) {
     }
     choice.last_token_us = now_us;
   }
-  TokenEvent event = EventOf(output, now_us);
+  FillEvent(output, now_us, &event_);
   if (!output.finished) {
-    entry.callback(std::move(event));
+    entry.callback(event_);
     return;
   }
   choice.finished = true;
   live_.fetch_sub(1);
   if (++entry.num_finished < entry.choices.size()) {
-    entry.callback(std::move(event));
+    entry.callback(event_);
     return;
   }
   const EventCallback callback = std::move(entry.callback);
   tickets_.erase(found);
-  callback(std::move(event));
+  callback(event_);
 }
 
 // All its choices that have not ended end with the error.
@@ -316,6 +317,8 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
   if (stats.steps != num_steps_) {  // nothing has been collected while the pipeline fills
     num_steps_ = stats.steps;
+    if (options_.step_log != nullptr) LogStep(begin_us, end_us);
+    metrics_->step_wait_seconds->Observe(static_cast<double>(stats.step_device_us) * 1e-6);
     metrics_->step_launch_seconds->Observe(static_cast<double>(stats.step_launch_us) * 1e-6);
     metrics_->step_host_seconds->Observe(static_cast<double>(std::max<int64_t>(0, end_us - begin_us - stats.step_device_us)) * 1e-6);
   }
@@ -339,6 +342,15 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
   metrics_->step_prompt_tokens->Observe(stats.step_prompt_tokens);
   metrics_->step_decode_tokens->Observe(stats.step_decode_tokens);
   ShowStats();
+}
+
+// Of the step that was collected; what the launch took is of the one behind it, where they overlap.
+void EngineLoop::LogStep(int64_t begin_us, int64_t end_us) const {
+  const EngineStats& stats = engine_->stats();
+  options_.step_log->Write(fmt::format(
+      R"({{"step":{},"end_us":{},"us":{},"prompt_tokens":{},"decode_tokens":{},"running":{},"waiting":{},"launch_us":{},"wait_us":{},"prompt_budget":{},"one_off":{}}})",
+      stats.steps, end_us, end_us - begin_us, stats.step_prompt_tokens, stats.step_decode_tokens, stats.running, stats.waiting,
+      stats.step_launch_us, stats.step_device_us, stats.prompt_budget, engine_->last_result().one_off));
 }
 
 void EngineLoop::ShowStats() {

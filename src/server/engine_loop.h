@@ -16,36 +16,22 @@
 
 #include "base/status.h"
 #include "engine/engine.h"
+#include "server/token_event.h"
 
 namespace cachalot {
 
+class LineWriter;
 struct ServerMetrics;
 
-// A RequestOutput that may be kept.
-struct TokenEvent {
-  int32_t choice = 0;                // of Request::n
-  int64_t time_us = 0;  // steady clock
-  std::vector<int32_t> token_ids;
-  std::string text;
-  std::vector<float> logprobs;
-  std::vector<std::vector<TopLogprob>> top_logprobs;
-  std::vector<float> prompt_logprobs;
-  std::vector<TopLogprob> prompt_top_logprobs;
-  int32_t num_prompt_computed = 0;
-  int32_t num_cached_tokens = 0;
-  int32_t num_reasoning_tokens = 0;
-  int64_t queue_us = 0;
-  bool finished = false;
-  FinishReason finish_reason = FinishReason::kStop;
-  Status error;
-};
-using EventCallback = std::function<void(TokenEvent event)>;
+// The event is the loop's: it is filled anew for the next call.
+using EventCallback = std::function<void(const TokenEvent& event)>;
 
 struct EngineLoopOptions {
   int32_t max_waiting = 1024;        // requests that may wait for a slot; more are refused
   int32_t max_seqs = 1;              // that run at once
   int64_t stall_us = 60'000'000;     // a step that takes longer makes the health check fail
   std::function<void()> after_step = nullptr;  // called on the loop's thread behind the events that came together
+  LineWriter* step_log = nullptr;    // gets a line for each step; must outlive the loop
 };
 
 class EngineLoop {
@@ -118,6 +104,7 @@ class EngineLoop {
   }
   void AfterStep(int64_t begin_us, int64_t end_us);
   void ShowStats();
+  void LogStep(int64_t begin_us, int64_t end_us) const;
 
   Engine* const engine_;
   const ExecutorInfo info_;
@@ -140,6 +127,7 @@ class EngineLoop {
 
   // The loop's own.
   std::unordered_map<uint64_t, Ticket> tickets_;
+  TokenEvent event_;        // being delivered
   uint64_t num_steps_ = 0;  // that were counted
   int64_t rate_begin_us_ = 0;
   int64_t rate_begin_tokens_ = 0;

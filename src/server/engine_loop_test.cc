@@ -85,7 +85,7 @@ class EngineLoopTest : public testing::Test {
     request.prompt_ids = {1};
     request.max_tokens = max_tokens;
     request.n = n;
-    return loop_->Submit(std::move(request), [this](TokenEvent event) {
+    return loop_->Submit(std::move(request), [this](const TokenEvent& event) {
       tokens_ += static_cast<int>(event.token_ids.size());
       if (!event.finished) return;
       last_reason_ = event.finish_reason;
@@ -135,7 +135,7 @@ TEST_F(EngineLoopTest, RefusedRequestsEndWithTheReason) {
   ASSERT_TRUE(loop_->Reserve(2).ok());
   Request request;
   request.n = 2;
-  loop_->Submit(std::move(request), [this](TokenEvent event) {
+  loop_->Submit(std::move(request), [this](const TokenEvent& event) {
     EXPECT_EQ(event.error.code(), StatusCode::kInvalidArgument);
     ++finished_;
   });

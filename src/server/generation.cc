@@ -1,9 +1,9 @@
 #include "server/generation.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
-#include <mutex>
 #include <utility>
 
 #include "base/log.h"
@@ -14,30 +14,30 @@
 namespace cachalot {
 namespace {
 
-constexpr size_t kMaxQueuedEvents = 1 << 14;  // of one request that its connection's thread has not taken yet
+constexpr int64_t kMaxQueuedEvents = 1 << 14;  // of one request that its connection's thread has not taken yet
+constexpr int64_t kLookEvery = 256;            // events
+constexpr size_t kKeptOutput = 4 << 10;        // bytes
 
 // A single line end: some clients take an empty line for an event without data.
 constexpr const char* kSseComment = ": ping\n";
 
-class Generation : public std::enable_shared_from_this<Generation> {
+class Generation final : public EventReceiver, public std::enable_shared_from_this<Generation> {
  public:
   Generation(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params)
       : context_(*context), exchange_(std::move(exchange)), endpoint_(endpoint), params_(std::move(params)) {}
 
   void Start();
+  void Take(size_t choice, TokenEvent& event) override;
+  void Flush() override;
 
  private:
-  struct Queued {
-    size_t choice = 0;
-    TokenEvent event;
-  };
 
   void Refuse(const ApiError& error);
-  void Enqueue(size_t choice, TokenEvent event);  // on the engine's thread
-  void Drain();
+  // On the engine's thread. self: this.
+  void Send(const std::shared_ptr<EventReceiver>& self, const void* loop, size_t choice, const TokenEvent& event);
   void OpenStream();
   void KeepAlive();
-  void Handle(Choice& choice, TokenEvent event, std::string* out);
+  void Handle(Choice& choice, TokenEvent& event, std::string* out);
   ChoiceDelta TakeTokens(Choice& choice, TokenEvent& event);
   void Stream(Choice& choice, const ChoiceDelta& delta, bool has_tokens, std::string* out);
   void CancelAll();
@@ -76,9 +76,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   int64_t last_token_us_ = 0;
   int64_t end_us_ = 0;
 
-  std::mutex mutex_;
-  std::vector<Queued> queue_;              // guarded by mutex_
-  bool posted_ = false;                    // guarded by mutex_
+  std::string out_;                        // since the last Flush
+  std::atomic<int64_t> num_taken_{0};      // events
+  alignas(64) int64_t num_sent_ = 0;       // the engine's thread's own, and no part of what the connection's writes to
 };
 
 std::string Sse(const std::string& json) {
@@ -128,6 +128,7 @@ void Generation::Start() {
     all_.push_back(&choices_.back());
   }
   const auto self = shared_from_this();
+  const void* const loop = exchange_->loop();
   exchange_->OnClosed([weak = weak_from_this()] {
     if (const auto generation = weak.lock()) {
       generation->client_gone_ = true;
@@ -140,10 +141,10 @@ void Generation::Start() {
   for (size_t begin = 0; begin < choices_.size(); begin += static_cast<size_t>(params_.best_of)) {
     Request request = MakeEngineRequest(params_, context_.facts, choices_[begin].prompt_idx);
     if (context_.recorder) Record(request);
-    tickets_.push_back(context_.loop->Submit(std::move(request), [self, begin](TokenEvent event) {
-      const size_t choice = begin + static_cast<size_t>(event.choice);
-      self->Enqueue(choice, std::move(event));
-    }));
+    tickets_.push_back(context_.loop->Submit(
+        std::move(request), [receiver = std::shared_ptr<EventReceiver>(self), self = self.get(), loop, begin](const TokenEvent& event) {
+          self->Send(receiver, loop, begin + static_cast<size_t>(event.choice), event);
+        }));
   }
   if (client_gone_) CancelAll();
   if (params_.stream && context_.options.sse_keepalive_ms > 0) KeepAlive();
@@ -154,38 +155,35 @@ void Generation::Refuse(const ApiError& error) {
   exchange_->Respond(ErrorResponse(error));
 }
 
-void Generation::Enqueue(size_t choice, TokenEvent event) {
-  bool post = false;
-  bool too_many = false;
-  {
-    const std::lock_guard lock(mutex_);
-    too_many = queue_.size() == kMaxQueuedEvents;
-    queue_.push_back({choice, std::move(event)});
-    post = !std::exchange(posted_, true);
+void Generation::Send(const std::shared_ptr<EventReceiver>& self, const void* loop, size_t choice, const TokenEvent& event) {
+  if (!context_.loop->InLoop()) {  // the loop has ended, and refuses
+    exchange_->Post([self, choice, event = TokenEvent(event)]() mutable {
+      self->Take(choice, event);
+      self->Flush();
+    });
+    return;
   }
-  if (post && context_.loop->InLoop()) {
-    context_.outbox.Add(exchange_, [self = shared_from_this()] { self->Drain(); });
-  } else if (post) {
-    exchange_->Post([self = shared_from_this()] { self->Drain(); });
-  }
-  if (too_many) {
-    exchange_->Post([self = shared_from_this()] { self->CancelAll(); });
+  context_.outbox.Add(exchange_, loop, self, choice, event);
+  // Looked at now and then: the other thread's count is far away.
+  if (++num_sent_ % kLookEvery == 0 && num_sent_ - num_taken_.load(std::memory_order_relaxed) > kMaxQueuedEvents) {
+    exchange_->Post([generation = shared_from_this()] { generation->CancelAll(); });
   }
 }
 
-void Generation::Drain() {
-  std::vector<Queued> events;
-  {
-    const std::lock_guard lock(mutex_);
-    events.swap(queue_);
-    posted_ = false;
-  }
-  std::string out;
-  for (auto& queued : events) Handle(choices_[queued.choice], std::move(queued.event), &out);
-  if (!out.empty() && !exchange_->closed()) {
-    OpenStream();
-    exchange_->Write(out);
-    quiet_ = false;
+void Generation::Take(size_t choice, TokenEvent& event) {
+  num_taken_.fetch_add(1, std::memory_order_relaxed);
+  Handle(choices_[choice], event, &out_);
+}
+
+void Generation::Flush() {
+  if (!out_.empty()) {
+    if (!exchange_->closed()) {
+      OpenStream();
+      exchange_->Write(out_);
+      quiet_ = false;
+    }
+    if (out_.capacity() > kKeptOutput) out_ = {};
+    out_.clear();
   }
   if (num_finished_ == choices_.size() && !std::exchange(completed_, true)) Complete();
 }
@@ -250,7 +248,7 @@ ChoiceDelta Generation::TakeTokens(Choice& choice, TokenEvent& event) {
   return delta;
 }
 
-void Generation::Handle(Choice& choice, TokenEvent event, std::string* out) {
+void Generation::Handle(Choice& choice, TokenEvent& event, std::string* out) {
   if (choice.finished) return;
   live_->prompt_computed = std::max<int64_t>(live_->prompt_computed, event.num_prompt_computed);
   live_->generated += static_cast<int64_t>(event.token_ids.size());

@@ -124,7 +124,7 @@ void LoopStep(benchmark::State& state) {
     CHECK(loop.Reserve(num_seqs).ok());
     const auto begin = SteadyTime::now();
     for (int32_t i = 0; i < num_seqs; ++i) {
-      loop.Submit(MakeRequest(i, tokenizer.vocab_size(), kTokens, false), [&](TokenEvent event) {
+      loop.Submit(MakeRequest(i, tokenizer.vocab_size(), kTokens, false), [&](const TokenEvent& event) {
         benchmark::DoNotOptimize(event.text.data());
         if (!event.finished) return;
         const std::lock_guard lock(mutex);

@@ -4,22 +4,105 @@
 #include <utility>
 
 namespace cachalot {
+namespace {
 
-void Outbox::Add(const std::shared_ptr<Exchange>& exchange, std::function<void()> fn) {
-  const void* loop = exchange->loop();
+constexpr size_t kFreeBatches = 4;
+
+bool IsPlain(const TokenEvent& event) {
+  return !event.finished && event.error.ok() && event.logprobs.empty() && event.top_logprobs.empty() && event.prompt_logprobs.empty() &&
+         event.prompt_top_logprobs.empty();
+}
+
+}  // namespace
+
+void Outbox::Batch::Clear() {
+  items.clear();
+  token_ids.clear();
+  text.clear();
+  wholes.clear();
+}
+
+void Outbox::Add(const std::shared_ptr<Exchange>& exchange, const void* loop, const std::shared_ptr<EventReceiver>& receiver, size_t choice,
+                 const TokenEvent& event) {
   auto lane = std::find_if(lanes_.begin(), lanes_.end(), [loop](const Lane& other) { return other.loop == loop; });
-  if (lane == lanes_.end()) lane = lanes_.insert(lanes_.end(), Lane{.loop = loop, .way = nullptr, .tasks = {}});
+  if (lane == lanes_.end()) {
+    lane = lanes_.insert(lanes_.end(), Lane{.loop = loop, .way = nullptr, .inbox = std::make_shared<Inbox>(), .batch = std::make_unique<Batch>()});
+  }
   if (lane->way == nullptr) lane->way = exchange;
-  lane->tasks.push_back(std::move(fn));
+  Batch& batch = *lane->batch;
+  Item item = {.receiver = receiver.get(), .choice = static_cast<uint32_t>(choice)};
+  if (IsPlain(event)) {
+    item.time_us = event.time_us;
+    item.queue_us = event.queue_us;
+    item.num_tokens = static_cast<uint32_t>(event.token_ids.size());
+    item.text_bytes = static_cast<uint32_t>(event.text.size());
+    item.num_prompt_computed = event.num_prompt_computed;
+    item.num_cached_tokens = event.num_cached_tokens;
+    item.num_reasoning_tokens = event.num_reasoning_tokens;
+    batch.token_ids.insert(batch.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+    batch.text += event.text;
+  } else {
+    item.whole = true;
+    batch.wholes.push_back({receiver, event});
+  }
+  batch.items.push_back(item);
 }
 
 void Outbox::Flush() {
   for (Lane& lane : lanes_) {
-    if (lane.tasks.empty()) continue;
+    if (lane.batch->items.empty()) continue;
     const std::shared_ptr<Exchange> way = std::exchange(lane.way, nullptr);
-    way->Post([tasks = std::exchange(lane.tasks, {})] {
-      for (const auto& task : tasks) task();
-    });
+    bool wake = false;
+    {
+      const std::lock_guard lock(lane.inbox->mutex);
+      wake = lane.inbox->waiting.empty();
+      lane.inbox->waiting.push_back(std::move(lane.batch));
+      if (!lane.inbox->free.empty()) {
+        lane.batch = std::move(lane.inbox->free.back());
+        lane.inbox->free.pop_back();
+      }
+    }
+    if (lane.batch == nullptr) lane.batch = std::make_unique<Batch>();
+    if (wake) way->Post([inbox = lane.inbox] { inbox->Deliver(); });
+  }
+}
+
+void Outbox::Inbox::Deliver() {
+  Batches batches;
+  {
+    const std::lock_guard lock(mutex);
+    batches.swap(waiting);
+  }
+  for (const auto& batch : batches) {
+    size_t token = 0, byte = 0, whole = 0;
+    for (const Item& item : batch->items) {
+      if (item.whole) {
+        item.receiver->Take(item.choice, batch->wholes[whole++].event);
+        continue;
+      }
+      const auto ids = batch->token_ids.begin() + static_cast<ptrdiff_t>(token);
+      event.token_ids.assign(ids, ids + item.num_tokens);
+      event.text.assign(batch->text, byte, item.text_bytes);
+      token += item.num_tokens;
+      byte += item.text_bytes;
+      event.choice = static_cast<int32_t>(item.choice);
+      event.time_us = item.time_us;
+      event.queue_us = item.queue_us;
+      event.num_prompt_computed = item.num_prompt_computed;
+      event.num_cached_tokens = item.num_cached_tokens;
+      event.num_reasoning_tokens = item.num_reasoning_tokens;
+      event.finished = false;
+      event.finish_reason = FinishReason::kStop;
+      item.receiver->Take(item.choice, event);
+    }
+  }
+  for (const auto& batch : batches) {
+    for (const Item& item : batch->items) item.receiver->Flush();
+    batch->Clear();
+  }
+  const std::lock_guard lock(mutex);
+  for (auto& batch : batches) {
+    if (free.size() < kFreeBatches) free.push_back(std::move(batch));
   }
 }
 

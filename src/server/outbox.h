@@ -1,27 +1,76 @@
-// Outbox: what a step brings for many connections goes to each of their event loops in one piece. A wake-up of its own for
-// every stream costs the engine's thread more than all its other work.
+// Outbox: what a step brings for many connections goes to each of their event loops in one piece: one wake-up a loop and step,
+// and nothing is allocated, since pieces are used again. Streams have their state on their connections' threads, and for the
+// engine's to touch it, once for each token and with cold caches, cost more than all its other work.
 // One thread's own: the engine's.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "server/http/http_server.h"
+#include "server/token_event.h"
 
 namespace cachalot {
 
+// Whoever an event is for. All on the thread of its exchange.
+class EventReceiver {
+ public:
+  virtual ~EventReceiver() = default;
+  virtual void Take(size_t choice, TokenEvent& event) = 0;
+  // Behind the events that came together; once or several times.
+  virtual void Flush() = 0;
+};
+
 class Outbox {
  public:
-  // Runs fn on the exchange's thread, after Flush.
-  void Add(const std::shared_ptr<Exchange>& exchange, std::function<void()> fn);
+  // The receiver gets the event on the exchange's thread, after Flush. One that does not end its choice does not keep the
+  // receiver: the caller does until then.
+  void Add(const std::shared_ptr<Exchange>& exchange, const void* loop, const std::shared_ptr<EventReceiver>& receiver, size_t choice,
+           const TokenEvent& event);
   void Flush();
 
  private:
+  // Almost all events are a token and its text: these lie one behind the other.
+  struct Item {
+    EventReceiver* receiver = nullptr;
+    int64_t time_us = 0;
+    int64_t queue_us = 0;
+    uint32_t choice = 0;
+    uint32_t num_tokens = 0;
+    uint32_t text_bytes = 0;
+    int32_t num_prompt_computed = 0;
+    int32_t num_cached_tokens = 0;
+    int32_t num_reasoning_tokens = 0;
+    bool whole = false;  // the next of `wholes`
+  };
+  struct Whole {
+    std::shared_ptr<EventReceiver> receiver;
+    TokenEvent event;
+  };
+  struct Batch {
+    std::vector<Item> items;
+    std::vector<int32_t> token_ids;
+    std::string text;
+    std::vector<Whole> wholes;
+    void Clear();
+  };
+  using Batches = std::vector<std::unique_ptr<Batch>>;
+  // Of one event loop: what waits for its thread, and what it has given back.
+  struct Inbox {
+    std::mutex mutex;
+    Batches waiting;   // guarded by mutex
+    Batches free;      // guarded by mutex
+    TokenEvent event;  // the loop's thread's own
+    void Deliver();
+  };
   struct Lane {
     const void* loop = nullptr;
     std::shared_ptr<Exchange> way;  // any exchange of the loop
-    std::vector<std::function<void()>> tasks;
+    std::shared_ptr<Inbox> inbox;
+    std::unique_ptr<Batch> batch;
   };
   std::vector<Lane> lanes_;
 };

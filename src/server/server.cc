@@ -51,6 +51,9 @@ Status OpenFiles(ServerContext* context) {
   if (!options.request_log.empty()) {
     ASSIGN_OR_RETURN(context->request_log, LineWriter::Open(options.request_log));
   }
+  if (!options.step_log.empty()) {
+    ASSIGN_OR_RETURN(context->step_log, LineWriter::Open(options.step_log));
+  }
   if (!options.record_dir.empty()) {
     std::error_code error;
     std::filesystem::create_directories(options.record_dir, error);
@@ -115,7 +118,8 @@ Status Server::Serve(ModelBundle* bundle, Engine* engine, const ExecutorInfo& in
                                                EngineLoopOptions{.max_waiting = context->options.max_waiting,
                                                                  .max_seqs = info.max_seqs,
                                                                  .stall_us = int64_t{context->options.stall_ms} * 1000,
-                                                                 .after_step = [context] { context->outbox.Flush(); }});
+                                                                 .after_step = [context] { context->outbox.Flush(); },
+                                                                 .step_log = context->step_log.get()});
   context->loaded.store(true, std::memory_order_release);
   return Status::Ok();
 }

@@ -65,6 +65,7 @@ struct ServerOptions {
   std::optional<ToolSyntax> tool_syntax = {}; // in place of the one that the chat template shows
   ReasoningFields reasoning_fields = ReasoningFields::kBoth;
   std::string request_log = "-";              // a file, "-" for standard error, "" for none
+  std::string step_log = {};                  // a file that gets a line for each step; "" for none
   std::string record_dir = {};                // "": nothing is recorded
   std::string version = "0";
 };
@@ -78,6 +79,7 @@ struct ServerContext {
   Outbox outbox;                              // of the loop's thread, which outlives nothing above
   std::unique_ptr<EngineLoop> loop;
   std::unique_ptr<LineWriter> request_log;    // may be null
+  std::unique_ptr<LineWriter> step_log;       // may be null
   std::unique_ptr<LineWriter> recorder;       // may be null
   HttpServer* http = nullptr;                 // set once it listens
   LiveRequests live;

@@ -55,6 +55,7 @@ ServerMetrics::ServerMetrics(MetricRegistry* r, const ExecutorInfo& info) : regi
   step_host_seconds = r->AddHistogram(
       "cachalot:step_host_seconds", "Of a step, what the host did beside waiting for the device or computing in its place.", LatencyEdges());
   step_launch_seconds = r->AddHistogram("cachalot:step_launch_seconds", "Of a step, what its launch took (on a CPU: the step itself).", LatencyEdges());
+  step_wait_seconds = r->AddHistogram("cachalot:step_wait_seconds", "Of a step, what the host waited for the device, or computed in its place.", LatencyEdges());
   step_tokens = r->AddHistogram("cachalot:step_tokens", "Tokens of one step.", SizeEdges(info.max_step_tokens));
   r->Alias("cachalot:step_tokens", "vllm:iteration_tokens_total");
   step_prompt_tokens = r->AddHistogram("cachalot:step_prompt_tokens", "Prompt tokens of one step.", SizeEdges(info.max_step_tokens));

@@ -39,6 +39,7 @@ struct ServerMetrics {
   Histogram* step_seconds;
   Histogram* step_host_seconds;
   Histogram* step_launch_seconds;
+  Histogram* step_wait_seconds;
   Histogram* step_tokens;
   Histogram* step_prompt_tokens;
   Histogram* step_decode_tokens;

@@ -270,10 +270,11 @@ class Soak:
         await asyncio.gather(*(self.client(end) for _ in range(40)))
 
     async def run(self, seconds):
-        await self.traffic(min(seconds / 4, 60))  # warms up: what is allocated once and kept
+        warm_up = min(seconds / 4, 60)
+        await self.traffic(warm_up)  # what is allocated once and kept
         memory, descriptors = await self.rest()
         print(f"at rest after the warm-up: {memory:.1f} MiB, {descriptors} descriptors", flush=True)
-        await self.traffic(seconds * 3 / 4)
+        await self.traffic(seconds - warm_up)
         after_memory, after_descriptors = await self.rest()
         print(f"at rest at the end: {after_memory:.1f} MiB, {after_descriptors} descriptors; {sum(self.counts.values())} requests: "
               + ", ".join(f"{n} {name}" for name, n in sorted(self.counts.items(), key=str)), flush=True)
