@@ -51,6 +51,17 @@ SequenceSpec SpecOf(Request* request) {
 }
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+constexpr size_t kAhead = 4;  // rows
+
+// The scheduler has had the sequence in its hands; what else belongs to the choice lay still while the device computed.
+void Prefetch(const Sequence* seq) {
+  if (seq == nullptr) return;
+  const auto* choice = static_cast<const Choice*>(seq);
+  const char* bytes = reinterpret_cast<const char*>(choice);
+  for (size_t at = sizeof(Sequence); at < sizeof(Choice); at += 64) __builtin_prefetch(bytes + at);
+  __builtin_prefetch(choice->request);
+  __builtin_prefetch(reinterpret_cast<const char*>(choice->request) + 64);
+}
 
 // What a row points at; an executor that points outside has a bug.
 template <typename T>
@@ -184,7 +195,10 @@ Status EngineImpl::Advance() {
   stats_.step_device_us = result_.device_us;
   just_recovered_ = false;
   CountExperts(result_, executor_->info().num_experts, &stats_);
-  for (size_t i = 0; i < rows.size(); ++i) PublishRow(rows[i], plan.rows[i], result_.rows[i]);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i + kAhead < rows.size()) Prefetch(rows[i + kAhead].seq);
+    PublishRow(rows[i], plan.rows[i], result_.rows[i]);
+  }
   return Status::Ok();
 }
 

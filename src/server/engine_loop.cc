@@ -69,14 +69,14 @@ Status EngineLoop::Reserve(int32_t count) {
   return Status::Ok();
 }
 
-uint64_t EngineLoop::Submit(Request request, EventCallback callback) {
+uint64_t EngineLoop::Submit(Request request, std::unique_ptr<EventSink> sink) {
   const uint64_t ticket = ++last_ticket_;
   const int32_t num_choices = request.n;
   Status ended;
   {
     const std::lock_guard lock(mutex_);
     if (!stop_ && failure_.ok()) {
-      commands_.push_back({ticket, std::move(request), std::move(callback), nullptr});
+      commands_.push_back({ticket, std::move(request), std::move(sink), nullptr});
     } else {
       ended = failure_.ok() ? Cancelled("the server is stopping") : failure_;
     }
@@ -93,7 +93,7 @@ uint64_t EngineLoop::Submit(Request request, EventCallback callback) {
     event.finished = true;
     event.finish_reason = FinishReason::kError;
     event.error = ended;
-    callback(event);
+    sink->Send(event);
   }
   return ticket;
 }
@@ -175,7 +175,7 @@ bool EngineLoop::TakeCommands(std::vector<Command>* commands) {
       const std::function<void()> then = command.task(engine_);
       ShowStats();
       then();
-    } else if (command.callback) {
+    } else if (command.sink) {
       Accept(std::move(command));
     } else if (const auto found = tickets_.find(command.ticket); found != tickets_.end()) {
       engine_->Cancel(found->second.request_id);
@@ -227,7 +227,7 @@ void EngineLoop::Run() {
 void EngineLoop::Accept(Command command) {
   const uint64_t ticket = command.ticket;
   const auto num_prompt = static_cast<uint64_t>(command.request.prompt_ids.size());
-  tickets_.emplace(ticket, Ticket{0, std::move(command.callback), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
+  tickets_.emplace(ticket, Ticket{0, std::move(command.sink), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
   Result<uint64_t> id =
       engine_->Submit(std::move(command.request), [this, ticket](const RequestOutput& output) { Deliver(ticket, output); });
   if (!id.ok()) {
@@ -242,6 +242,8 @@ void EngineLoop::Deliver(uint64_t ticket, const RequestOutput& output) {
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) return;
   Ticket& entry = found->second;
+  LookAhead();
+  order_.push_back(&entry);
   TicketChoice& choice = entry.choices[static_cast<size_t>(output.choice)];
   if (choice.finished) return;
   const int64_t now_us = SteadyNowUs();
@@ -260,18 +262,40 @@ void EngineLoop::Deliver(uint64_t ticket, const RequestOutput& output) {
   }
   FillEvent(output, now_us, &event_);
   if (!output.finished) {
-    entry.callback(event_);
+    entry.sink->Send(event_);
     return;
   }
   choice.finished = true;
   live_.fetch_sub(1);
   if (++entry.num_finished < entry.choices.size()) {
-    entry.callback(event_);
+    entry.sink->Send(event_);
     return;
   }
-  const EventCallback callback = std::move(entry.callback);
+  const std::unique_ptr<EventSink> sink = std::move(entry.sink);
+  Forget(&entry);
   tickets_.erase(found);
-  callback(event_);
+  sink->Send(event_);
+}
+
+void EngineLoop::FlushEvents() {
+  last_order_.swap(order_);
+  order_.clear();
+  if (options_.after_step) options_.after_step();
+}
+
+// Steps bring the same streams in the same order, and between two of them their state may have left the caches.
+void EngineLoop::LookAhead() const {
+  constexpr size_t kNear = 8, kFar = 16;
+  const size_t at = order_.size();
+  if (at + kFar < last_order_.size() && last_order_[at + kFar] != nullptr) __builtin_prefetch(last_order_[at + kFar]);
+  if (at + kNear >= last_order_.size() || last_order_[at + kNear] == nullptr) return;
+  __builtin_prefetch(last_order_[at + kNear]->sink.get());
+  __builtin_prefetch(last_order_[at + kNear]->choices.data());
+}
+
+void EngineLoop::Forget(const Ticket* ticket) {
+  std::replace(last_order_.begin(), last_order_.end(), ticket, static_cast<const Ticket*>(nullptr));
+  std::replace(order_.begin(), order_.end(), ticket, static_cast<const Ticket*>(nullptr));
 }
 
 // All its choices that have not ended end with the error.
@@ -294,8 +318,8 @@ void EngineLoop::FailAll(const Status& error) {
     commands.swap(commands_);
   }
   for (auto& command : commands) {
-    if (!command.callback) continue;
-    tickets_.emplace(command.ticket, Ticket{0, std::move(command.callback), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
+    if (!command.sink) continue;
+    tickets_.emplace(command.ticket, Ticket{0, std::move(command.sink), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
   }
   std::vector<uint64_t> left;
   for (const auto& [ticket, entry] : tickets_) left.push_back(ticket);

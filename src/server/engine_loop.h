@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -23,8 +24,24 @@ namespace cachalot {
 class LineWriter;
 struct ServerMetrics;
 
-// The event is the loop's: it is filled anew for the next call.
-using EventCallback = std::function<void(const TokenEvent& event)>;
+// Where the events of a request go. An object and no function: the loop can see it coming.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  // On the loop's thread. The event is the loop's: it is filled anew for the next call.
+  virtual void Send(const TokenEvent& event) = 0;
+};
+
+// A function as a sink.
+template <typename Fn>
+std::unique_ptr<EventSink> SinkOf(Fn fn) {
+  struct Sink final : EventSink {
+    explicit Sink(Fn fn_in) : fn(std::move(fn_in)) {}
+    void Send(const TokenEvent& event) override { fn(event); }
+    Fn fn;
+  };
+  return std::make_unique<Sink>(std::move(fn));
+}
 
 struct EngineLoopOptions {
   int32_t max_waiting = 1024;        // requests that may wait for a slot; more are refused
@@ -46,7 +63,7 @@ class EngineLoop {
   // Room for `count` sequences, all or none: kExhausted when the queue is full, kCancelled when the loop has ended.
   Status Reserve(int32_t count);
   // Uses up request.n reserved places.
-  uint64_t Submit(Request request, EventCallback callback);
+  uint64_t Submit(Request request, std::unique_ptr<EventSink> sink);
   // Unknown and finished tickets are ignored.
   void Cancel(uint64_t ticket);
   void CancelAll();
@@ -76,9 +93,9 @@ class EngineLoop {
 
  private:
   struct Command {
-    uint64_t ticket = 0;  // with no callback: cancel
+    uint64_t ticket = 0;  // with no sink: cancel
     Request request;
-    EventCallback callback;
+    std::unique_ptr<EventSink> sink;
     Task task;  // and nothing else
   };
   struct TicketChoice {
@@ -88,7 +105,7 @@ class EngineLoop {
   };
   struct Ticket {
     uint64_t request_id = 0;
-    EventCallback callback;
+    std::unique_ptr<EventSink> sink;
     std::vector<TicketChoice> choices;
     size_t num_finished = 0;
   };
@@ -99,9 +116,9 @@ class EngineLoop {
   void Deliver(uint64_t ticket, const RequestOutput& output);
   void Fail(uint64_t ticket, const Status& error);
   void FailAll(const Status& error);
-  void FlushEvents() {
-    if (options_.after_step) options_.after_step();
-  }
+  void FlushEvents();
+  void LookAhead() const;
+  void Forget(const Ticket* ticket);
   void AfterStep(int64_t begin_us, int64_t end_us);
   void ShowStats();
   void LogStep(int64_t begin_us, int64_t end_us) const;
@@ -128,6 +145,9 @@ class EngineLoop {
   // The loop's own.
   std::unordered_map<uint64_t, Ticket> tickets_;
   TokenEvent event_;        // being delivered
+  // Whose events were delivered in the last step, and are in this one, in order; null: it has ended.
+  std::vector<const Ticket*> last_order_;
+  std::vector<const Ticket*> order_;
   uint64_t num_steps_ = 0;  // that were counted
   int64_t rate_begin_us_ = 0;
   int64_t rate_begin_tokens_ = 0;

@@ -85,13 +85,13 @@ class EngineLoopTest : public testing::Test {
     request.prompt_ids = {1};
     request.max_tokens = max_tokens;
     request.n = n;
-    return loop_->Submit(std::move(request), [this](const TokenEvent& event) {
+    return loop_->Submit(std::move(request), SinkOf([this](const TokenEvent& event) {
       tokens_ += static_cast<int>(event.token_ids.size());
       if (!event.finished) return;
       last_reason_ = event.finish_reason;
       if (!event.error.ok()) ++errors_;
       ++finished_;
-    });
+    }));
   }
   static bool Eventually(const std::function<bool()>& condition) {
     for (int i = 0; i < 4000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -135,10 +135,10 @@ TEST_F(EngineLoopTest, RefusedRequestsEndWithTheReason) {
   ASSERT_TRUE(loop_->Reserve(2).ok());
   Request request;
   request.n = 2;
-  loop_->Submit(std::move(request), [this](const TokenEvent& event) {
+  loop_->Submit(std::move(request), SinkOf([this](const TokenEvent& event) {
     EXPECT_EQ(event.error.code(), StatusCode::kInvalidArgument);
     ++finished_;
-  });
+  }));
   EXPECT_TRUE(Eventually([&] { return finished_ == 2; }));
   EXPECT_EQ(loop_->live(), 0);
 }

@@ -21,6 +21,24 @@ constexpr size_t kKeptOutput = 4 << 10;        // bytes
 // A single line end: some clients take an empty line for an event without data.
 constexpr const char* kSseComment = ": ping\n";
 
+class Generation;
+
+// The way of a prompt's events to its generation; on the engine's thread, where it is called for every token of every stream.
+// So it has all that it needs in itself, in one cache line: what the connection's thread writes to is far away.
+class alignas(64) Sender final : public EventSink {
+ public:
+  Sender(ServerContext* context, const std::shared_ptr<Generation>& generation, size_t first_choice);
+  void Send(const TokenEvent& event) override;
+
+ private:
+  ServerContext* const context_;
+  Generation* const generation_;
+  const std::shared_ptr<EventReceiver> receiver_;  // the same
+  const void* const loop_;  // of the generation's exchange
+  const size_t first_choice_;
+  int64_t num_sent_ = 0;
+};
+
 class Generation final : public EventReceiver, public std::enable_shared_from_this<Generation> {
  public:
   Generation(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params)
@@ -29,18 +47,18 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
   void Start();
   void Take(size_t choice, TokenEvent& event) override;
   void Flush() override;
+  const std::shared_ptr<Exchange>& exchange() const { return exchange_; }
+  int64_t num_taken() const { return num_taken_.load(std::memory_order_relaxed); }
+  void CancelAll();
 
  private:
 
   void Refuse(const ApiError& error);
-  // On the engine's thread. self: this.
-  void Send(const std::shared_ptr<EventReceiver>& self, const void* loop, size_t choice, const TokenEvent& event);
   void OpenStream();
   void KeepAlive();
   void Handle(Choice& choice, TokenEvent& event, std::string* out);
   ChoiceDelta TakeTokens(Choice& choice, TokenEvent& event);
   void Stream(Choice& choice, const ChoiceDelta& delta, bool has_tokens, std::string* out);
-  void CancelAll();
   void Record(const Request& request);
   void SharePromptLogprobs();
   void Complete();
@@ -78,7 +96,6 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
 
   std::string out_;                        // since the last Flush
   std::atomic<int64_t> num_taken_{0};      // events
-  alignas(64) int64_t num_sent_ = 0;       // the engine's thread's own, and no part of what the connection's writes to
 };
 
 std::string Sse(const std::string& json) {
@@ -128,7 +145,6 @@ void Generation::Start() {
     all_.push_back(&choices_.back());
   }
   const auto self = shared_from_this();
-  const void* const loop = exchange_->loop();
   exchange_->OnClosed([weak = weak_from_this()] {
     if (const auto generation = weak.lock()) {
       generation->client_gone_ = true;
@@ -141,10 +157,7 @@ void Generation::Start() {
   for (size_t begin = 0; begin < choices_.size(); begin += static_cast<size_t>(params_.best_of)) {
     Request request = MakeEngineRequest(params_, context_.facts, choices_[begin].prompt_idx);
     if (context_.recorder) Record(request);
-    tickets_.push_back(context_.loop->Submit(
-        std::move(request), [receiver = std::shared_ptr<EventReceiver>(self), self = self.get(), loop, begin](const TokenEvent& event) {
-          self->Send(receiver, loop, begin + static_cast<size_t>(event.choice), event);
-        }));
+    tickets_.push_back(context_.loop->Submit(std::move(request), std::make_unique<Sender>(&context_, self, begin)));
   }
   if (client_gone_) CancelAll();
   if (params_.stream && context_.options.sse_keepalive_ms > 0) KeepAlive();
@@ -155,19 +168,21 @@ void Generation::Refuse(const ApiError& error) {
   exchange_->Respond(ErrorResponse(error));
 }
 
-void Generation::Send(const std::shared_ptr<EventReceiver>& self, const void* loop, size_t choice, const TokenEvent& event) {
-  if (!context_.loop->InLoop()) {  // the loop has ended, and refuses
-    exchange_->Post([self, choice, event = TokenEvent(event)]() mutable {
-      self->Take(choice, event);
-      self->Flush();
+Sender::Sender(ServerContext* context, const std::shared_ptr<Generation>& generation, size_t first_choice)
+    : context_(context), generation_(generation.get()), receiver_(generation), loop_(generation->exchange()->loop()), first_choice_(first_choice) {}
+
+void Sender::Send(const TokenEvent& event) {
+  const size_t choice = first_choice_ + static_cast<size_t>(event.choice);
+  if (!context_->loop->InLoop()) {  // the loop has ended, and refuses
+    generation_->exchange()->Post([receiver = receiver_, choice, event = TokenEvent(event)]() mutable {
+      receiver->Take(choice, event);
+      receiver->Flush();
     });
     return;
   }
-  context_.outbox.Add(exchange_, loop, self, choice, event);
-  // Looked at now and then: the other thread's count is far away.
-  if (++num_sent_ % kLookEvery == 0 && num_sent_ - num_taken_.load(std::memory_order_relaxed) > kMaxQueuedEvents) {
-    exchange_->Post([generation = shared_from_this()] { generation->CancelAll(); });
-  }
+  context_->outbox.Add(generation_->exchange(), loop_, receiver_, choice, event);
+  if (++num_sent_ % kLookEvery != 0 || num_sent_ - generation_->num_taken() <= kMaxQueuedEvents) return;
+  generation_->exchange()->Post([receiver = receiver_, generation = generation_] { generation->CancelAll(); });
 }
 
 void Generation::Take(size_t choice, TokenEvent& event) {

@@ -124,12 +124,12 @@ void LoopStep(benchmark::State& state) {
     CHECK(loop.Reserve(num_seqs).ok());
     const auto begin = SteadyTime::now();
     for (int32_t i = 0; i < num_seqs; ++i) {
-      loop.Submit(MakeRequest(i, tokenizer.vocab_size(), kTokens, false), [&](const TokenEvent& event) {
+      loop.Submit(MakeRequest(i, tokenizer.vocab_size(), kTokens, false), SinkOf([&](const TokenEvent& event) {
         benchmark::DoNotOptimize(event.text.data());
         if (!event.finished) return;
         const std::lock_guard lock(mutex);
         if (--left == 0) done.notify_one();
-      });
+      }));
     }
     std::unique_lock lock(mutex);
     done.wait(lock, [&] { return left == 0; });
