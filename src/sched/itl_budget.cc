@@ -6,9 +6,8 @@ namespace cachalot {
 namespace {
 
 constexpr double kNewShare = 0.1;     // of the latest measurement in an average
-constexpr double kFade = 0.95;        // of what was learnt of prompt tokens, with each step that has some
-constexpr double kHeadroom = 0.9;     // of a target: steps of the same size vary
-constexpr double kRatioHeadroom = 0.95;  // of a ratio, where one in a hundred may take longer
+constexpr double kFade = 0.9;         // of what was learnt of prompt tokens, with each step that has some
+constexpr double kHeadroom = 0.9;     // of the target: steps of the same size vary
 constexpr int32_t kFirstTokens = 64;  // before anything is known
 constexpr double kOutlier = 4;        // targets, or steps without prompts; longer ones tell of something else
 constexpr double kLeastShare = 0.05;  // of a step's time that is its prompt tokens' in any case
@@ -74,9 +73,9 @@ int32_t ItlBudget::PromptTokens(int64_t context, bool many) const {
   const bool by_ratio = target_us_ <= 0;
   if (by_ratio && (ratio_ <= 0 || many || fixed_us_ <= 0)) return max_tokens_;
   if (weight_ <= 0) return std::clamp(kFirstTokens, min_tokens_, max_tokens_);
-  const double target_us = by_ratio ? kRatioHeadroom * ratio_ * pace_.multiple() * fixed_us_ : kHeadroom * target_us_;
+  const double target_us = by_ratio ? ratio_ * pace_.multiple() * fixed_us_ : target_us_;
   const double per_token_us = std::max(at_zero_us_ + slope_us_ * static_cast<double>(context) / 1024, kLeastOfMean * mean_us_);
-  const double fits = (target_us - fixed_us_) / per_token_us;
+  const double fits = (kHeadroom * target_us - fixed_us_) / per_token_us;
   return static_cast<int32_t>(std::clamp<double>(fits, min_tokens_, max_tokens_));
 }
 

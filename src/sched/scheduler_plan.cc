@@ -75,12 +75,12 @@ int32_t Scheduler::PromptContext() const {
   return context;
 }
 
-// More than a quarter of those that decode, or a sixteenth and 4: bounding them would keep all of them waiting for long, and
+// More than half of those that decode, or a sixteenth and 4: bounding them would keep all of them waiting for long, and
 // leave the places of those that decode empty.
 bool Scheduler::ManyPrompts() const {
   const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
   const auto num_prompts = static_cast<int64_t>(running_.size() + waiting_.size()) - num_decoding;
-  return num_prompts > std::max<int64_t>(1, std::min(num_decoding / 4, 4 + num_decoding / 16));
+  return num_prompts > std::max<int64_t>(1, std::min(num_decoding / 2, 4 + num_decoding / 16));
 }
 
 // Whoever decodes and may be drafted for, and how many tokens could be. What the host drafts continues tokens that it
