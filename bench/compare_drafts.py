@@ -4,7 +4,8 @@
   bench/compare_drafts.py --spec '--spec ngram --spec-accept-fixed 0' -b 1,8,32 -- -m FILE.gguf -t 2
 
 Speeds are measured in pairs: one run of each directly after the other, who is first changing from pair to pair; what counts
-is the median of the pairs' ratios, because a shared machine is slow for both when it is slow. Each run is a process of its
+is the median of the pairs' ratios, because a shared machine is slow for both when it is slow; beside it stands the median of
+the ratios of each run's fastest repeat, since whatever else runs only makes slower. Each run is a process of its
 own: without drafts nothing of drafting is set up. With an acceptance of 0 it is the worst case, in which drafting can only
 cost. Interrupted, it tells the pairs that it has (timeout -s INT 100 bench/compare_drafts.py …).
 """
@@ -21,21 +22,27 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def run(args, more):
-    """{batch: (tokens per second, tokens per step)}"""
+    """{batch: (tokens per second, tokens per step, tokens per second of the fastest repeat)}"""
     command = [args.cachalot, "bench", "-p", "0", "-n", str(args.n), "-b", args.b, "-r", str(args.repeats), "--json", *args.model, *more]
     results = json.loads(output_of(command).stdout)["results"]
-    return {result["batch"]: (result["tokens_per_second"], result["tokens_per_step"]) for result in results}
+    return {result["batch"]: (result["tokens_per_second"], result["tokens_per_step"], result["tokens_per_second_max"])
+            for result in results}
+
+
+def quartiles(values):
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else [values[0]] * 3
+    return f"{low:>7.3f} {high:>7.3f}"
 
 
 def table(pairs, batches):
-    print(f"{'batch':>6} {'without':>10} {'with':>10} {'ratio':>7} {'quartiles':>15} {'tokens a step':>14} {'pairs':>6}")
+    print(f"{'batch':>6} {'without':>10} {'with':>10} {'ratio':>7} {'quartiles':>15} {'fastest':>8} {'quartiles':>15} {'tokens a step':>14} {'pairs':>6}")
     for batch in batches:
         without = [pair[0][batch][0] for pair in pairs]
         with_drafts = [pair[1][batch][0] for pair in pairs]
-        ratios = sorted(b / a for a, b in zip(without, with_drafts))
-        low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+        ratios = [b / a for a, b in zip(without, with_drafts)]
+        fastest = [pair[1][batch][2] / pair[0][batch][2] for pair in pairs]
         print(f"{batch:>6} {statistics.median(without):>10.1f} {statistics.median(with_drafts):>10.1f} {statistics.median(ratios):>7.3f} "
-              f"{low:>7.3f} {high:>7.3f} {statistics.median(pair[1][batch][1] for pair in pairs):>14.2f} {len(ratios):>6}")
+              f"{quartiles(ratios)} {statistics.median(fastest):>8.3f} {quartiles(fastest)} {statistics.median(pair[1][batch][1] for pair in pairs):>14.2f} {len(ratios):>6}")
 
 
 def main():
