@@ -39,7 +39,7 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
       max_running_(std::min(limits_.max_seqs, step_budget_)),
       itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_, options.itl_percent / 100.0),
       drafts_(MakeDraftSource(options.drafts)),
-      depths_(options.adaptive_drafts) {
+      depths_(options.adaptive_drafts, limits_.depth > 0) {  // a device that is a step ahead captures its steps
   const KvSequenceLimits alone = blocks_.SequenceLimits(std::min(options.prefill_chunk, step_budget_));
   max_q_len_ = alone.max_q_len;
   max_seq_tokens_ = alone.max_tokens;

@@ -60,7 +60,7 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
   if (candidates.empty() || max_drafts <= 0) return;
   if (!adaptive_) return ChooseAll(candidates, max_drafts);
   const bool may = MayDraft(num_rows);
-  if (may) ChooseBest(candidates, num_rows, max_drafts);
+  if (may) together_ ? ChooseTogether(candidates, num_rows, max_drafts) : ChooseBest(candidates, num_rows, max_drafts);
   fade_ *= kFade;
   for (DraftCandidate& candidate : candidates) {
     if (candidate.depth > 0) continue;
@@ -82,7 +82,7 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
   steps_without_ = 0;
   probe_every_ = std::min(2 * probe_every_, kProbeLast);
   Log("one is tried", num_rows);
-  Probe(candidates);
+  Probe(candidates, max_drafts);
 }
 
 void DepthController::Skip() {
@@ -98,7 +98,7 @@ bool DepthController::WouldDraft(std::span<DraftCandidate> candidates, int32_t n
   if (!MayDraft(num_rows)) return false;
   if (steps_without_ + 1 >= probe_every_) return true;
   for (DraftCandidate& candidate : candidates) candidate.depth = 0;
-  ChooseBest(candidates, num_rows, max_drafts);
+  together_ ? ChooseTogether(candidates, num_rows, max_drafts) : ChooseBest(candidates, num_rows, max_drafts);
   return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
 }
 
@@ -118,6 +118,33 @@ void DepthController::ChooseAll(std::span<DraftCandidate> candidates, int32_t ma
   }
 }
 
+// A clock that stands still says that size does not matter.
+double DepthController::CostOf(const StepCost& learned, int32_t size) const { return std::max(1.0, learned.Estimate(size)); }
+
+// One depth for all, the best as a whole.
+void DepthController::ChooseTogether(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
+  double best = static_cast<double>(num_rows) / CostOf(step_cost_, num_rows) * (1 + kLeastGain);
+  double tokens = num_rows;
+  int32_t num_tokens = num_rows, best_depth = 0;
+  values_.assign(candidates.size(), 1.0);
+  for (int32_t depth = 0; depth < depth_cap_; ++depth) {
+    int32_t num_drafted = 0;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      if (candidates[i].available <= depth) continue;
+      values_[i] *= Acceptance(*candidates[i].record, depth);
+      tokens += values_[i];
+      ++num_drafted;
+    }
+    num_tokens += num_drafted;
+    if (num_drafted == 0 || num_tokens - num_rows > max_drafts) break;
+    const double time = CostOf(step_cost_, num_tokens) + (depth + 1) * pass_cost_.Estimate(num_drafted);
+    if (tokens / time <= best) continue;
+    best = tokens / time;
+    best_depth = depth + 1;
+  }
+  for (DraftCandidate& candidate : candidates) candidate.depth = std::min(candidate.available, best_depth);
+}
+
 // The best drafts first, whosever they are, as long as the step as a whole gains by them.
 void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
   gains_.clear();
@@ -133,9 +160,7 @@ void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t n
     if (a.value != b.value) return a.value > b.value;
     return a.candidate != b.candidate ? a.candidate < b.candidate : a.depth < b.depth;
   });
-  // A clock that stands still says that size does not matter.
-  const auto cost = [](const StepCost& learned, int32_t size) { return std::max(1.0, learned.Estimate(size)); };
-  double best = static_cast<double>(num_rows) / cost(step_cost_, num_rows) * (1 + kLeastGain);
+  double best = static_cast<double>(num_rows) / CostOf(step_cost_, num_rows) * (1 + kLeastGain);
   size_t num_best = 0;
   double tokens = num_rows;
   int32_t num_passes = 0, num_drafted = 0;
@@ -145,7 +170,7 @@ void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t n
     tokens += gain.value;
     num_passes = std::max(num_passes, gain.depth + 1);
     if (gain.depth == 0) ++num_drafted;
-    const double time = cost(step_cost_, num_rows + static_cast<int32_t>(n)) + num_passes * pass_cost_.Estimate(num_drafted);
+    const double time = CostOf(step_cost_, num_rows + static_cast<int32_t>(n)) + num_passes * pass_cost_.Estimate(num_drafted);
     if (tokens / time <= best) continue;
     best = tokens / time;
     num_best = n;
@@ -156,11 +181,19 @@ void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t n
   }
 }
 
-void DepthController::Probe(std::span<DraftCandidate> candidates) {
+void DepthController::Probe(std::span<DraftCandidate> candidates, int32_t max_drafts) {
+  depth_cap_ = 1;
+  if (together_) {
+    for (DraftCandidate& candidate : candidates) {
+      candidate.depth = std::min({candidate.available, max_drafts, 1});
+      max_drafts -= candidate.depth;
+    }
+    return;
+  }
   for (size_t i = 0; i < candidates.size(); ++i) {
     DraftCandidate& candidate = candidates[(num_probes_ + i) % candidates.size()];
     if (candidate.available == 0) continue;
-    candidate.depth = depth_cap_ = 1;
+    candidate.depth = 1;
     num_probes_ += i + 1;
     return;
   }

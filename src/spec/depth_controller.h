@@ -6,7 +6,10 @@
 // step with drafts took beyond the worth of its tokens is paid from it, what it saved is put in. So whatever is believed of
 // acceptance and times, drafting loses no more than kFirstStake steps, one try, and kIncome of the time. Deeper than one
 // token only goes what was right at the depth before. What looks as if it did not pay is tried again, with one token of one
-// sequence, ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right.
+// sequence (together: of each), ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right.
+// Where steps of every size have to be prepared (captured as a graph, which takes as long as many steps do), all sequences of
+// a step are drafted equally deep (`together`): a batch then has as many sizes as there are depths. Otherwise every sequence
+// gets what suits it.
 // Deterministic: the same calls give the same depths. Allocates only while batches grow.
 #pragma once
 
@@ -60,7 +63,9 @@ class DepthController {
   static constexpr double kIncome = 0.005;  // each such step
 
   // adaptive false: always as many as are available (benchmarks, tests).
-  explicit DepthController(bool adaptive) : adaptive_(adaptive) { by_depth_.fill({kPriorAccepted, kPriorTried}); }
+  explicit DepthController(bool adaptive, bool together = false) : adaptive_(adaptive), together_(together) {
+    by_depth_.fill({kPriorAccepted, kPriorTried});
+  }
 
   // Whether the next step is worth a thought, or (Skip) none is lost on it: where nothing was drafted for a while, few are.
   bool Considers() const {
@@ -97,14 +102,17 @@ class DepthController {
   }
   void ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const;
   void ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
-  void Probe(std::span<DraftCandidate> candidates);
+  void ChooseTogether(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
+  double CostOf(const StepCost& learned, int32_t size) const;
+  void Probe(std::span<DraftCandidate> candidates, int32_t max_drafts);
   void Log(const char* what, int32_t num_rows) const;
 
-  const bool adaptive_;
+  const bool adaptive_, together_;
   std::array<Tries, kMaxDrafts> by_depth_;
   StepCost step_cost_;  // without drafting, by tokens
   StepCost pass_cost_;  // of one pass of drafting, by rows
   std::vector<Gain> gains_;
+  std::vector<double> values_;  // by candidate
   int64_t steps_without_ = 0;  // since there were drafts
   int64_t steps_with_ = 0;     // since there were none
   int64_t probe_every_ = kProbeFirst;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -16,6 +17,8 @@ void Choose(DepthController* controller, std::span<DraftCandidate> candidates, i
   for (DraftCandidate& candidate : candidates) candidate.depth = 0;
 }
 
+constexpr size_t kMostCaptured = 16;
+
 // Sequences that decode for ever on a machine with a given cost.
 struct Simulation {
   std::function<double(int32_t tokens)> step_us;
@@ -23,6 +26,8 @@ struct Simulation {
   std::vector<double> acceptance;  // by sequence
   int32_t most = 4;
   bool adaptive = true;
+  bool together = false;
+  double capture_us = 0;  // a size's first step takes so much longer, and says nothing; nor does the one after it
 
   double us = 0;
   int64_t tokens = 0;
@@ -31,7 +36,9 @@ struct Simulation {
   // Tokens a microsecond over the last half of the steps, or (`from` 0) all.
   double Run(int steps) { return Run(steps, steps / 2); }
   double Run(int steps, int from) {
-    DepthController controller(adaptive);
+    DepthController controller(adaptive, together);
+    std::vector<int32_t> captured;
+    int num_one_off = 0;
     std::vector<DraftRecord> records(acceptance.size());
     std::vector<DraftCandidate> candidates(acceptance.size());
     std::mt19937_64 rng(1);
@@ -52,6 +59,11 @@ struct Simulation {
       const double draft_us = passes * pass_us;
       const double time = step_us(num_tokens) * noise + draft_us;
       us += time;
+      if (capture_us > 0 && std::find(captured.begin(), captured.end(), num_tokens) == captured.end()) {
+        us += capture_us, num_one_off = 2;
+        captured.push_back(num_tokens);
+        if (captured.size() > kMostCaptured) captured.erase(captured.begin());
+      }
       int32_t num_accepted = 0;
       for (size_t i = 0; i < records.size(); ++i) {
         int32_t accepted = 0;
@@ -61,6 +73,8 @@ struct Simulation {
         drafted[i] += candidates[i].depth;
         num_accepted += accepted;
       }
+      if (num_one_off-- > 0) continue;
+      num_one_off = 0;
       controller.ObserveStep({.num_rows = rows, .num_tokens = num_tokens, .num_accepted = num_accepted, .num_drafted = num_drafted,
                               .num_passes = passes, .step_us = std::llround(time), .draft_us = std::llround(draft_us)});
     }
@@ -130,6 +144,48 @@ TEST(DepthController, TimesThatDriftDoNotMislead) {
     const double got = rate(4, true);
     EXPECT_GT(got, 0.97 * best) << acceptance;
     RecordProperty(acceptance > 0 ? "share_at_70_percent" : "share_at_none", std::to_string(got / best));
+  }
+}
+
+// A small model on a GPU, as it was measured: capturing a step takes as long as eight steps of 32 sequences, and drafts of
+// which 70 % are right bring 17, 8 and 3 % at 1, 8 and 32 sequences.
+TEST(DepthController, TogetherWhereStepsAreCaptured) {
+  struct Case {
+    size_t batch;
+    double base_us, token_us, pass_us;
+  };
+  for (const Case& c : {Case{1, 250, 30, 80}, {8, 310, 8, 95}, {32, 360, 4.2, 100}}) {
+    const auto cost = [&](int32_t tokens) { return c.base_us + c.token_us * (tokens - static_cast<double>(c.batch)); };
+    const double plain = static_cast<double>(c.batch) / c.base_us;
+    for (const double acceptance : {0.0, 0.7}) {
+      Simulation simulation{.step_us = cost, .pass_us = c.pass_us, .acceptance = std::vector<double>(c.batch, acceptance),
+                            .together = true, .capture_us = 3'000};
+      const double one = plain * (1 + acceptance) * c.base_us / (cost(static_cast<int32_t>(2 * c.batch)) + c.pass_us);
+      EXPECT_GT(simulation.Run(2000), 0.97 * std::max(plain, one)) << c.batch << " sequences, " << acceptance;
+      EXPECT_GT(simulation.Run(2000, 0), 0.94 * plain) << c.batch << " sequences, " << acceptance << ", captures too";
+    }
+  }
+}
+
+TEST(DepthController, TogetherKeepsToItsLimits) {
+  for (const bool adaptive : {true, false}) {
+    DepthController controller(adaptive, true);
+    std::vector<DraftRecord> records(3);
+    std::vector<DraftCandidate> candidates = {{&records[0], 4}, {&records[1], 0}, {&records[2], 1}};
+    for (int i = 0; i < 500; ++i) {
+      const int32_t most = i % 6;
+      for (DraftCandidate& candidate : candidates) candidate.depth = 99;
+      controller.Choose(candidates, 3, most);
+      if (most == 0) continue;
+      int32_t drafted = 0;
+      for (const DraftCandidate& candidate : candidates) {
+        EXPECT_LE(candidate.depth, candidate.available);
+        drafted += candidate.depth;
+        if (candidate.depth > 0) controller.ObserveRow(candidate.record, candidate.depth, candidate.depth);
+      }
+      EXPECT_LE(drafted, most);
+      controller.ObserveStep({.num_rows = 3, .num_tokens = 3 + drafted, .num_accepted = drafted, .step_us = 1000});
+    }
   }
 }
 
