@@ -72,6 +72,12 @@ Status AnswerPrinter::Finish() {
   return line_open_ ? Write("\n") : Status::Ok();
 }
 
+Conversation::Answer AnswerPrinter::answer() const {
+  Conversation::Answer answer{.content = content_, .reasoning = reasoning_, .calls = {}};
+  for (const Call& call : calls_) answer.calls.emplace_back(call.name, call.arguments);
+  return answer;
+}
+
 Status AnswerPrinter::Print(const std::vector<AnswerEvent>& events) {
   for (const AnswerEvent& event : events) RETURN_IF_ERROR(Print(event));
   return Status::Ok();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/console.h"
+#include "cli/conversation.h"
 #include "cli/flag_set.h"
 #include "cli/session.h"
 #include "tokenizer/chat/answer_parser.h"
@@ -44,6 +45,8 @@ class AnswerPrinter {
     std::string name, arguments;
   };
   const std::vector<Call>& calls() const { return calls_; }
+  // All of it, for a conversation that goes on.
+  Conversation::Answer answer() const;
 
  private:
   Status Print(const std::vector<AnswerEvent>& events);

@@ -11,6 +11,7 @@
 #include "cli/model_flags.h"
 #include "cli/sampling_flags.h"
 #include "cli/session.h"
+#include "cli/session_flag.h"
 #include "runtime/runtime.h"
 
 namespace cachalot {
@@ -30,6 +31,7 @@ struct ChatFlags {
   ModelFlags model;
   SamplingFlags sampling;
   AnswerFlags answer;
+  SessionFlag session;
   std::string system;
   std::string prompt;
 };
@@ -37,8 +39,20 @@ struct ChatFlags {
 class Chat {
  public:
   Chat(ChatFlags* flags, Session* session, Output* output)
-      : flags_(*flags), session_(*session), output_(*output), color_(UseColor(flags->model.color, 2)) {
-    conversation_.SetSystem(flags->system);
+      : flags_(*flags), session_(*session), output_(*output), color_(UseColor(flags->model.color, 2)) {}
+
+  // The conversation so far, if there is one.
+  Status Begin() {
+    if (flags_.session.given()) {
+      ASSIGN_OR_RETURN(conversation_, flags_.session.Load(&session_));
+    }
+    if (!flags_.system.empty()) conversation_.SetSystem(flags_.system);
+    if (conversation_.num_turns() > 0) Note(fmt::format("(goes on after {} turns)\n", conversation_.num_turns()));
+    return Status::Ok();
+  }
+  Status Keep() {
+    if (!flags_.session.given()) return Status::Ok();
+    return flags_.session.Save(&session_, conversation_, tokens_);
   }
 
   // The exit code, or what ended the chat.
@@ -171,12 +185,17 @@ class Chat {
     prompt.MoveTo(&request);
     request.max_tokens = wanted;
     const auto prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
+    std::vector<int32_t> tokens = request.prompt_ids;
 
     const StopOnInterrupt stop;
     AnswerPrinter printer(&output_, prompt.format, flags_.answer.mode(), UseColor(flags_.model.color, 1));
     auto answer = session_.Generate(
         std::move(request),
-        [&](const RequestOutput& step) { return printer.Push(step.text); }, stop);
+        [&](const RequestOutput& step) {
+          tokens.insert(tokens.end(), step.token_ids.begin(), step.token_ids.end());
+          return printer.Push(step.text);
+        },
+        stop);
     if (!answer.ok()) {
       if (output_.closed()) return answer.status();
       conversation_.DropLast();
@@ -187,9 +206,8 @@ class Chat {
     if (answer->text.empty()) RETURN_IF_ERROR(output_.Write("\n"));
     if (answer->interrupted) Note("(stopped)\n");
     if (answer->reason == FinishReason::kLength && wanted < 0) Note("(the context is full)\n");
-    Conversation::Answer said{.content = printer.content(), .reasoning = printer.reasoning(), .calls = {}};
-    for (const auto& call : printer.calls()) said.calls.emplace_back(call.name, call.arguments);
-    conversation_.SetAnswer(std::move(said));
+    conversation_.SetAnswer(printer.answer());
+    tokens_ = std::move(tokens);
     stats_ = answer->stats;
     context_used_ = prompt_tokens + answer->stats.generated_tokens;
     return Status::Ok();
@@ -201,16 +219,23 @@ class Chat {
   const bool color_;
   LineEditor editor_;
   Conversation conversation_;
+  std::vector<int32_t> tokens_;  // of the last prompt and its answer
   GenerationStats stats_;
   int64_t context_used_ = 0;
 };
 
 Result<int> RunChat(const FlagSet& parsed, ChatFlags* flags, Output* output) {
+  flags->model.options.names_every_byte = flags->session.given();
   ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options));
   RETURN_IF_ERROR(session->tokenizer().status());
   RETURN_IF_ERROR(flags->answer.Apply(session.get()));
   flags->sampling.TakeDefaults(parsed, session->bundle().generation);
-  return Chat(flags, session.get(), output).Loop();
+  Chat chat(flags, session.get(), output);
+  RETURN_IF_ERROR(chat.Begin());
+  const Result<int> code = chat.Loop();
+  const Status kept = chat.Keep();  // also of a chat that ended badly
+  if (code.ok()) RETURN_IF_ERROR(kept);
+  return code;
 }
 
 }  // namespace
@@ -222,7 +247,9 @@ int ChatCommand(Args args) {
   set.String("-sys,--system,--system-prompt", &flags.system, "TEXT", "system message");
   flags.sampling.Declare(&set);
   flags.answer.Declare(&set);
+  flags.session.Declare(&set);
   flags.model.Declare(&set);
+  flags.model.DeclareKvDisk(&set);
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);

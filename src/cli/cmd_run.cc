@@ -4,10 +4,12 @@
 #include "cli/answer_flags.h"
 #include "cli/commands.h"
 #include "cli/console.h"
+#include "cli/conversation.h"
 #include "cli/flag_set.h"
 #include "cli/model_flags.h"
 #include "cli/sampling_flags.h"
 #include "cli/session.h"
+#include "cli/session_flag.h"
 #include "tokenizer/tokenizer.h"
 
 namespace cachalot {
@@ -18,19 +20,12 @@ struct RunFlags {
   PromptFlags prompt;
   SamplingFlags sampling;
   AnswerFlags answer;
+  SessionFlag session;
   std::string system;
   bool raw = false;
   bool stats = false;
   bool verbose = false;
 };
-
-std::string Messages(const RunFlags& flags, const std::string& text) {
-  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-  if (!flags.system.empty()) messages.push_back({{"role", "system"}, {"content", flags.system}});
-  messages.push_back({{"role", "user"}, {"content", text}});
-  // Bytes that are no UTF-8 become U+FFFD: JSON cannot carry them.
-  return messages.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-}
 
 std::string Quoted(std::string_view bytes) {
   return nlohmann::json(std::string(bytes)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -52,6 +47,7 @@ void PrintLogprobs(const RequestOutput& output, const Tokenizer& tokenizer) {
 
 Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interrupted) {
   ASSIGN_OR_RETURN(const std::string text, flags->prompt.Read(parsed, PromptFlags::Use::kPrompt));
+  flags->model.options.names_every_byte = flags->session.given();
   ASSIGN_OR_RETURN(const auto session, Session::Open(flags->model.options));
   const ModelBundle& bundle = session->bundle();
   flags->sampling.TakeDefaults(parsed, bundle.generation);
@@ -61,10 +57,19 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
     return InvalidArgument(
         "--system: {}", flags->raw ? "--raw leaves the chat template out" : "the model has no chat template");
   }
+  if (!chat && flags->session.given()) {
+    return InvalidArgument("--session: {}", flags->raw ? "--raw leaves the chat template out" : "the model has no chat template");
+  }
   AnswerFormat format{.split_reasoning = false};
+  Conversation conversation;
   if (chat) {
     RETURN_IF_ERROR(flags->answer.Apply(session.get()));
-    ASSIGN_OR_RETURN(Session::ChatPrompt prompt, session->MakeChatPrompt(Messages(*flags, text)));
+    if (flags->session.given()) {
+      ASSIGN_OR_RETURN(conversation, flags->session.Load(session.get()));
+    }
+    if (!flags->system.empty()) conversation.SetSystem(flags->system);
+    conversation.AddUser(text);
+    ASSIGN_OR_RETURN(Session::ChatPrompt prompt, session->MakeChatPrompt(conversation.Json()));
     format = prompt.format;
     prompt.MoveTo(&request);
   } else {
@@ -72,6 +77,7 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
   }
   AnswerPrinter printer(output, format, flags->answer.mode(), UseColor(flags->model.color, 1));
   request.max_tokens = flags->sampling.max_tokens;
+  std::vector<int32_t> tokens = request.prompt_ids;
 
   double first_token = 0.0;
   const StopOnInterrupt stop;
@@ -79,6 +85,7 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
       std::move(request),
       [&](const RequestOutput& step) -> Status {
         if (first_token == 0.0 && !step.token_ids.empty()) first_token = SecondsSinceStart();
+        tokens.insert(tokens.end(), step.token_ids.begin(), step.token_ids.end());
         if (flags->sampling.logprobs >= 0) PrintLogprobs(step, *bundle.tokenizer);
         return printer.Push(step.text);
       },
@@ -86,6 +93,10 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
   if (answer.ok()) RETURN_IF_ERROR(printer.Finish());
   RETURN_IF_ERROR(answer.status());
   *interrupted = answer->interrupted;
+  if (flags->session.given()) {
+    conversation.SetAnswer(printer.answer());
+    RETURN_IF_ERROR(flags->session.Save(session.get(), conversation, tokens));
+  }
   if (answer->reason == FinishReason::kLength && flags->sampling.max_tokens < 0) {
     PrintNote("(the context is full: -c makes it larger)\n");
   }
@@ -109,7 +120,9 @@ int RunCommand(Args args) {
   set.Switch("--raw,--no-chat,-no-cnv", &flags.raw, "continue the text as it is, without the chat template");
   flags.sampling.Declare(&set);
   flags.answer.Declare(&set);
+  flags.session.Declare(&set);
   flags.model.Declare(&set);
+  flags.model.DeclareKvDisk(&set);
   set.Switch("--stats", &flags.stats, "times and speeds on standard error");
   set.Switch("-v,--verbose", &flags.verbose, "--stats and --log-level info");
   Output output;

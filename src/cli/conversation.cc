@@ -15,6 +15,39 @@ void Conversation::DropLast() {
   turns_.pop_back();
 }
 
+Result<Conversation> Conversation::FromJson(const std::string& messages_json) {
+  const nlohmann::json messages = nlohmann::json::parse(messages_json, nullptr, false);
+  if (!messages.is_array()) return Corrupt("a conversation that is no JSON list");
+  const auto text = [](const nlohmann::json& object, const char* name) {
+    const auto found = object.find(name);
+    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  Conversation conversation;
+  for (const auto& message : messages) {
+    if (!message.is_object()) return Corrupt("a message that is no JSON object");
+    const std::string role = text(message, "role"), content = text(message, "content");
+    if (role == "system") {
+      conversation.SetSystem(content);
+    } else if (role == "user") {
+      conversation.AddUser(content);
+    } else if (role == "assistant" && !conversation.turns_.empty() && !conversation.turns_.back().answered) {
+      Answer answer{.content = content, .reasoning = text(message, "reasoning_content"), .calls = {}};
+      const auto calls = message.find("tool_calls");
+      if (calls != message.end() && calls->is_array()) {
+        for (const auto& call : *calls) {
+          const auto function = call.is_object() ? call.find("function") : call.end();
+          if (function == call.end() || !function->is_object()) return Corrupt("a tool call without a function");
+          answer.calls.emplace_back(text(*function, "name"), text(*function, "arguments"));
+        }
+      }
+      conversation.SetAnswer(std::move(answer));
+    } else {
+      return Corrupt("a message of role '{}' where none can be", role);
+    }
+  }
+  return conversation;
+}
+
 std::string Conversation::Json(int indent) const {
   using Json = nlohmann::ordered_json;
   Json messages = Json::array();

@@ -29,6 +29,8 @@ class Conversation {
   void Clear() { turns_.clear(); }
   int64_t num_turns() const { return static_cast<int64_t>(turns_.size()); }
 
+  // What Json wrote.
+  static Result<Conversation> FromJson(const std::string& messages_json);
   // [{"role": "system", …}, …]; bytes that are no UTF-8 become U+FFFD.
   std::string Json(int indent = -1) const;
 

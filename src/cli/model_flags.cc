@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
 constexpr int32_t kMaxTokens = 1 << 30;
+constexpr int64_t kDefaultKvDiskBytes = int64_t{8} << 30;
 
 }  // namespace
 
@@ -76,6 +77,12 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Choice("--color", &color, {"auto", "always", "never"}, "colour in a terminal");
 }
 
+void ModelFlags::DeclareKvDisk(FlagSet* flags) {
+  flags->String("--kv-disk", &options.kv_disk.dir, "DIR",
+                "keeps what was computed of prompts there too, so that it outlives\nmemory and the process (CPU only)");
+  flags->Bytes("--kv-disk-size", &options.kv_disk.max_bytes, "SIZE", "that it may take there (default 8GiB)");
+}
+
 Status ModelFlags::Resolve() {
   const int given = !options.path.empty() + !options.dummy.empty() + !hub.repo.empty();
   if (given == 0) return InvalidArgument("no model given: -m FILE|FOLDER, -hf ORG/REPO, or --dummy SPEC");
@@ -97,6 +104,10 @@ Status ModelFlags::Resolve() {
     const std::string v = cache_type_v_.empty() ? "f16" : cache_type_v_;
     ASSIGN_OR_RETURN(options.kv.type, KvTypeOfPair(k, v));
   }
+  if (options.kv_disk.dir.empty() && options.kv_disk.max_bytes != 0) {
+    return InvalidArgument("--kv-disk-size says nothing without --kv-disk DIR");
+  }
+  if (options.kv_disk.max_bytes == 0) options.kv_disk.max_bytes = kDefaultKvDiskBytes;
   options.use_mmap = !no_mmap_;
   options.gpu_graphs = !no_graphs_;
   RETURN_IF_ERROR(ResolveGpuLayers());

@@ -73,6 +73,9 @@ void ServeFlags::Declare(FlagSet* flags) {
               "of lru-k: seconds after which a use counts 1/e, by kv_class of requests (default 600)");
   flags->Int("--kv-tenant-floor", &engine.kv_tenant_floor, 0, 50, "PERCENT",
              "of the KV cache that each API key keeps for what it used last,\nwhatever others bring (default 0)");
+  model.DeclareKvDisk(flags);
+  flags->Int("--response-cache", &server.response_cache, 0, 1 << 20, "N",
+             "keeps so many answers of requests that can have only one (greedy, or\nwith a seed of their own), and gives them again (default 0: none)");
   flags->Choice("--preemption-mode", &preemption_, {"recompute", "swap"},
                 "what becomes of a sequence's KV cache when memory runs out: it is\nforgotten (default), or moved to the host (--swap-tokens)");
   flags->Int("--swap-tokens", &model.options.swap_tokens, 0, int64_t{1} << 40, "N", "tokens that the host keeps for preempted sequences");

@@ -86,6 +86,7 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, Engi
   engine.drafts = options.drafts;
   engine.max_drafts = options.max_drafts;
   engine.adaptive_drafts = options.adaptive_drafts;
+  engine.kv_disk = options.kv_disk;
   const auto start = WallClock::now();
   RETURN_IF_ERROR(CheckMemory(options));
   std::unique_ptr<Session> session(new Session);

@@ -9,6 +9,8 @@
 
 #include "base/log.h"
 #include "engine/engine_stats.h"
+#include "engine/kv_session.h"
+#include "engine/kv_tier.h"
 #include "engine/live_request.h"
 #include "engine/request_check.h"
 #include "sched/policy/policies.h"
@@ -74,10 +76,11 @@ std::span<const T> Slice(const std::vector<T>& values, int64_t begin, int64_t co
 class EngineImpl final : public Engine {
  public:
   EngineImpl(StepExecutor* executor, const Tokenizer* tokenizer, std::unique_ptr<Scheduler> scheduler,
-             const EngineOptions& options)
+             std::unique_ptr<KvTier> tier, const EngineOptions& options)
       : executor_(executor),
         tokenizer_(tokenizer),
         scheduler_(std::move(scheduler)),
+        tier_(std::move(tier)),
         clock_(options.clock != nullptr ? options.clock : &steady_clock_),
         max_waiting_(options.max_waiting) {
     plans_.resize(static_cast<size_t>(executor->info().depth) + 1);
@@ -88,6 +91,7 @@ class EngineImpl final : public Engine {
     stats_.kv_blocks_pinned.resize(executor->info().kv_groups.size());
     stats_.kv_blocks_cached.resize(executor->info().kv_groups.size());
     stats_.kv_unused_tokens.resize(executor->info().kv_groups.size());
+    if (tier_ != nullptr) stats_.kv_disk = tier_->stats();
     if (options.drafts != DraftKind::kNone) stats_.accepted_by_position.resize(static_cast<size_t>(options.max_drafts));
   }
 
@@ -95,12 +99,21 @@ class EngineImpl final : public Engine {
   void Cancel(uint64_t request_id) override;
   int32_t PinPrefix(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned) override {
     const int32_t num_tokens = scheduler_->PinPrefix(prompt_ids, cache_salt, pinned);
-    ReadStats(*scheduler_, &stats_);
+    ShowStats();
     return num_tokens;
   }
   void FlushCache() override {
     scheduler_->FlushCache();
-    ReadStats(*scheduler_, &stats_);
+    if (tier_ != nullptr) tier_->Flush();
+    ShowStats();
+  }
+  Status SaveSession(const std::string& path, const std::string& note, std::span<const int32_t> tokens) override {
+    return SaveKvSession(path, note, tokens, executor_, *scheduler_);
+  }
+  Result<LoadedSession> LoadSession(const std::string& path) override {
+    auto loaded = LoadKvSession(path, executor_, scheduler_.get());
+    ShowStats();
+    return loaded;
   }
   bool HasWork() const override { return !live_.empty() || scheduler_->num_in_flight() > 0; }
   Status Step() override;
@@ -108,6 +121,7 @@ class EngineImpl final : public Engine {
   const StepResult& last_result() const override { return result_; }
 
  private:
+  void ShowStats();
   void EndCancelled();
   void EndExpired();
   bool IsPipelineFull() const { return scheduler_->num_in_flight() == static_cast<int32_t>(plans_.size()); }
@@ -128,6 +142,7 @@ class EngineImpl final : public Engine {
   StepExecutor* const executor_;
   const Tokenizer* const tokenizer_;
   const std::unique_ptr<Scheduler> scheduler_;
+  const std::unique_ptr<KvTier> tier_;  // null: none
   const SteadyClock steady_clock_;
   const Clock* const clock_;
   const int32_t max_waiting_;
@@ -160,9 +175,10 @@ Status EngineImpl::Step() {
   if (scheduler_->AwaitsTokens()) status = Advance();
   if (!status.ok()) {
     HandleFault(status);
-    ReadStats(*scheduler_, &stats_);
+    ShowStats();
     return Status::Ok();
   }
+  if (tier_ != nullptr) tier_->Seek();
   StepPlan& plan = plans_[next_plan_];
   scheduler_->Plan(&plan, clock_->NowUs());
   if (!plan.empty()) {
@@ -170,14 +186,21 @@ Status EngineImpl::Step() {
     const auto start = std::chrono::steady_clock::now();
     status = executor_->Launch(plan);
     stats_.step_launch_us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+  } else if (scheduler_->num_in_flight() == 0 && tier_ != nullptr && tier_->IsAwaited()) {
+    tier_->Wait();
   } else if (scheduler_->num_in_flight() == 0 && !live_.empty()) {
     return Internal("{} requests are live and none can run", live_.size());
   }
   // Something is collected when the pipeline is full, or when nothing else can be done.
   if (status.ok() && (plan.empty() ? scheduler_->num_in_flight() > 0 : IsPipelineFull())) status = Advance();
   if (!status.ok()) HandleFault(status);
-  ReadStats(*scheduler_, &stats_);
+  ShowStats();
   return Status::Ok();
+}
+
+void EngineImpl::ShowStats() {
+  ReadStats(*scheduler_, &stats_);
+  if (tier_ != nullptr) stats_.kv_disk = tier_->stats();
 }
 
 // The oldest step in flight: collect, commit, publish.
@@ -198,6 +221,10 @@ Status EngineImpl::Advance() {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + kAhead < rows.size()) Prefetch(rows[i + kAhead].seq);
     PublishRow(rows[i], plan.rows[i], result_.rows[i]);
+  }
+  if (tier_ != nullptr) {
+    tier_->ObserveStep(stats_.step_prompt_tokens, stats_.step_decode_tokens, stats_.step_device_us);
+    tier_->Save();
   }
   return Status::Ok();
 }
@@ -281,6 +308,7 @@ void EngineImpl::EndExpired() {
 
 void EngineImpl::HandleFault(const Status& error) {
   const std::span<Sequence* const> lost = scheduler_->Abandon();
+  if (tier_ != nullptr) tier_->Abandon();
   LOG_ERROR("a step failed, {} requests end with it: {}", lost.size(), error.ToString());
   for (Sequence* seq : lost) End(static_cast<Choice*>(seq), FinishReason::kError, error);
   // Twice in a row: it would go on like that for ever.
@@ -476,6 +504,7 @@ void EngineImpl::Finish(Choice* choice, FinishReason reason, RequestOutput* outp
   Fill(*choice, output);
   output->finished = true;
   output->finish_reason = reason;
+  if (tier_ != nullptr) tier_->Leave(choice);
   scheduler_->Remove(choice);
   LiveRequest* request = choice->request;
   request->on_output(*output);
@@ -551,7 +580,12 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   ASSIGN_OR_RETURN(auto policy, MakeSchedulingPolicy(options.policy));
   ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, std::move(policy)));
   scheduler->RecordTo(options.trace);
-  return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler), options));
+  std::unique_ptr<KvTier> tier;
+  if (!options.kv_disk.dir.empty()) {
+    if (!options.enable_prefix_caching) return InvalidArgument("a KV cache on disk, and no prefix caching");
+    ASSIGN_OR_RETURN(tier, KvTier::Open(options.kv_disk, executor, scheduler.get()));
+  }
+  return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler), std::move(tier), options));
 }
 
 Status Engine::RunUntilIdle() {

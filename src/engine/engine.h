@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "engine/call_guide.h"
 #include "engine/reasoning_guide.h"
+#include "kv/kv_disk.h"
 #include "runtime/executor.h"
 #include "sample/plan.h"
 #include "sched/scheduler_options.h"
@@ -93,6 +94,7 @@ struct EngineOptions {
   std::string kv_policy = "lru-k";   // which cached blocks give way: lru, lfu, lru-k, arc, … (kv/policy/)
   LruKOptions lru_k = {};
   int32_t kv_tenant_floor = 0;       // percent of the KV cache in which a tenant's prefixes stay, whatever others bring
+  KvDiskOptions kv_disk = {};        // where prefixes outlive memory and the process
   std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
   double itl_target_ms = 0;          // prompts take so little of a step that running streams get a token in this time; 0: off
   double itl_ratio = 0;              // without a target: a step with prompts takes at most so many times what streams wait at the median, while few prompts want in; 0: off
@@ -126,6 +128,7 @@ struct EngineStats {
   int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far
   int64_t cache_hit_tokens = 0;      // of them, those that came from the prefix cache
   int64_t cache_evictions = 0;       // blocks that were cached and gave way
+  KvTierStats kv_disk;               // of the tier below (EngineOptions::kv_disk)
   int64_t draft_rows = 0;            // rows of steps with drafts in them,
   int64_t draft_tokens = 0;          // the drafts,
   int64_t accepted_tokens = 0;       // and those of them that were right,
@@ -161,6 +164,18 @@ class Engine {
   }
   // Nothing that is cached is found any more.
   virtual void FlushCache() {}
+  // Between steps. A file with `note`, whatever it says, and the KV blocks of `tokens` as far as they are cached (with no
+  // salt); it replaces the file that is there.
+  virtual Status SaveSession(const std::string& path, const std::string& note, std::span<const int32_t> tokens) {
+    return Unsupported("this engine saves no sessions");
+  }
+  // The note; and what the file holds of this model is cached. Damaged blocks are left out, a damaged note is kCorrupt.
+  struct LoadedSession {
+    std::string note;
+    int32_t num_blocks = 0;
+    bool same_model = false;  // otherwise the note is all that is of use
+  };
+  virtual Result<LoadedSession> LoadSession(const std::string& path) { return Unsupported("this engine loads no sessions"); }
   // Plans and launches a step, then collects, commits and publishes one: the same at depth 0, the one before at depth 1
   // (so that a single call may bring nothing). An error of the executor ends the requests of all steps in flight with
   // kError, the executor recovers, and the engine goes on; a Status here means that the engine itself cannot.

@@ -57,6 +57,14 @@ class FakeExecutor final : public StepExecutor {
     device_.Forget();
     return Status::Ok();
   }
+  bool can_move_blocks() const override { return true; }
+  Status ReadBlock(int32_t group, int32_t block, std::span<std::byte> out) override {
+    device_.SaveBlock(group, block, out);
+    return Status::Ok();
+  }
+  Status WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) override {
+    return device_.LoadBlock(group, block, bytes);
+  }
 
  private:
   Status Failed(Status status) {

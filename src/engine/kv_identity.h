@@ -9,9 +9,18 @@
 
 namespace cachalot {
 
-// Every tensor's name, type and shape count, and of the weights themselves what costs next to nothing: the beginning of
-// every tensor that is mapped, and small tensors whole. kv_types: KvChoice::Name.
-Result<std::string> KvIdentity(const std::string& architecture, const TensorSource& source, bool mapped,
+// How much of the weights is looked at.
+enum class WeightsSeen {
+  kBeginnings,  // of every tensor: costs next to nothing where they are mapped
+  kSmall,       // small tensors whole, others not at all: where reading one is dear
+  kAll,         // every byte: for what outlives the process
+};
+
+// Every tensor's name, type and shape count, and so much of the weights. kv_types: KvChoice::Name.
+Result<std::string> KvIdentity(const std::string& architecture, const TensorSource& source, WeightsSeen seen,
                                const std::string& kv_types, int32_t block_tokens);
+// What else the bits depend on, where another process made them: this program, and the model's configuration. path: a
+// GGUF file or a folder; "": generated.
+Result<std::string> KvOrigin(const std::string& path);
 
 }  // namespace cachalot

@@ -289,6 +289,23 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   return prepared;
 }
 
+// Blocks that leave the process are named by all that their bits depend on.
+Result<std::string> IdentityOf(const ModelOptions& options, const Prepared& prepared) {
+  const bool leave = !options.kv_disk.dir.empty() || options.names_every_byte;
+  const bool generated = !options.dummy.empty();
+  const WeightsSeen seen = generated || (!leave && !options.use_mmap) ? WeightsSeen::kSmall
+                           : leave                                    ? WeightsSeen::kAll
+                                                                      : WeightsSeen::kBeginnings;
+  ASSIGN_OR_RETURN(std::string identity, KvIdentity(prepared.bundle.spec.architecture, *prepared.bundle.source, seen,
+                                                    prepared.bundle.kv.Name(), prepared.runtime.block_tokens));
+  if (!leave) return identity;
+  ASSIGN_OR_RETURN(const std::string origin, KvOrigin(options.path));
+  const RuntimeOptions& runtime = prepared.runtime;
+  return fmt::format("{}-{}{}-{}-{}{}", identity, IsaName(runtime.isa), runtime.deterministic ? "-deterministic" : "",
+                     static_cast<int>(runtime.mla_form), origin,
+                     generated ? fmt::format("-{}-{}-{}", options.dummy, options.dummy_layers, options.dummy_type) : "");
+}
+
 // Loads the model with its GPU layers; called again if the device is lost, so it takes what outlives this function.
 Result<CudaModel> LoadCudaModel(const GpuPlan& gpu, const ModelSpec& spec, const TensorSource& source, ModelBuildOptions build) {
   ASSIGN_OR_RETURN(auto uploader, CudaUploader::Create(gpu.backend, gpu.memory.gpu_weight_bytes, build.pack.pool));
@@ -315,9 +332,7 @@ Result<ModelBundle> PlanModel(const ModelOptions& options) {
 Result<ModelBundle> OpenModel(const ModelOptions& options) {
   ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
   ModelBundle& bundle = prepared.bundle;
-  ASSIGN_OR_RETURN(prepared.runtime.kv_identity,
-                   KvIdentity(bundle.spec.architecture, *bundle.source, options.dummy.empty() && options.use_mmap,
-                              bundle.kv.Name(), prepared.runtime.block_tokens));
+  ASSIGN_OR_RETURN(prepared.runtime.kv_identity, IdentityOf(options, prepared));
   auto pool = std::make_unique<ThreadPool>(prepared.runtime.num_threads);
   prepared.build.pack.pool = pool.get();
   if (prepared.gpu) {

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "engine/kv_types.h"
+#include "kv/kv_disk.h"
 #include "model/layers/mla.h"
 #include "model/model_spec.h"
 #include "runtime/executor.h"
@@ -36,6 +37,8 @@ struct ModelOptions {
   int64_t kv_tokens = 0;         // KV capacity over all sequences; 0: max_seqs * context
   int64_t swap_tokens = 0;       // KV capacity for preempted sequences, beside it (EngineOptions::preemption)
   int32_t block_tokens = 16;
+  KvDiskOptions kv_disk = {};    // as EngineOptions has it: then blocks are named by every byte of the weights
+  bool names_every_byte = false; // so too, for a KV cache in a file
   bool use_mmap = true;
   bool mlock = false;
   bool deterministic = false;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -37,6 +38,22 @@ struct KvGroupUsage {
   int32_t num_pinned = 0;
   int64_t unused_tokens =
       0;  // places for tokens in used blocks that hold none (a shared last block counts once a holder)
+};
+
+// A block that Publish made known.
+struct PublishedBlock {
+  int32_t group = 0;
+  int32_t block = 0;
+  BlockKey key;
+};
+
+// A block that another tier has.
+struct TierBlock {
+  int32_t group = 0;
+  BlockKey key;
+  BlockKey parent;  // of the block in front of it
+  bool has_parent = false;
+  bool operator==(const TierBlock&) const = default;
 };
 
 class BlockManager {
@@ -93,6 +110,16 @@ class BlockManager {
   // Pages [first_page, page_keys.size()) of `slot` are computed, in steps that are committed.
   void Publish(int32_t slot, std::span<const BlockKey> page_keys, size_t first_page,
                const KeepTerms& terms = {});
+  // What Publish makes known is appended to it from now on (null: no more).
+  void ReportPublished(std::vector<PublishedBlock>* published) { published_ = published; }
+  // As FindPrefix, if what `elsewhere` says yes to were cached too. `missing`: those of its blocks that are not,
+  // each behind the one that it stands on.
+  using ElsewhereHas = std::function<bool(int32_t group, const BlockKey& key)>;
+  int32_t FindPrefixWith(std::span<const BlockKey> page_keys, int32_t max_tokens, const ElsewhereHas& elsewhere,
+                         std::vector<TierBlock>* missing) const;
+  // A free block becomes a cached one that holds what `wanted` names; the caller fills it at once. kNoBlock: it is
+  // cached already, there is no free block, or the one in front of it is not cached.
+  int32_t Restore(const TierBlock& wanted, const KeepTerms& terms);
   // The cached ones of these pages, from the first on, go after all others / no longer do. A pin is refused
   // where it would be the larger half of a pool. Returns the tokens of the pages that are as wanted now.
   int32_t SetPinned(std::span<const BlockKey> page_keys, bool pinned);
@@ -121,7 +148,10 @@ class BlockManager {
 
  private:
   BlockTable& Table(int32_t slot, int32_t group);
-  bool HasPage(int32_t group, const BlockKey& key) const;
+  template <typename Has>
+  int32_t LongestPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens, const Has& has) const;
+  template <typename Has>
+  bool HasPage(int32_t group, const BlockKey& key, const Has& has) const;
   int32_t FirstRead(int32_t group, int32_t position) const;
   bool NeedsCopy(const BlockTable& table, int32_t group, int32_t num_tokens) const;
 
@@ -131,6 +161,7 @@ class BlockManager {
   std::vector<BlockTable> tables_;     // [slots, groups]
   int32_t max_seq_tokens_ = 0;
   int32_t page_tokens_ = 1;
+  std::vector<PublishedBlock>* published_ = nullptr;
 };
 
 }  // namespace cachalot

@@ -6,23 +6,24 @@
 
 namespace cachalot {
 
-bool BlockManager::HasPage(int32_t g, const BlockKey& key) const {
-  const PrefixIndex& index = *pool(g).index();
+template <typename Has>
+bool BlockManager::HasPage(int32_t g, const BlockKey& key, const Has& has) const {
   const int32_t per_page = page_tokens_ / group(g).block_tokens;
   for (int32_t i = per_page - 1; i >= 0; --i) {
-    if (index.Find(KeyInPage(key, i)) < 0) return false;
+    if (!has(g, KeyInPage(key, i))) return false;
   }
   return true;
 }
 
-int32_t BlockManager::FindPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens) const {
+template <typename Has>
+int32_t BlockManager::LongestPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens, const Has& has) const {
   if (groups_.empty() || pool(0).index() == nullptr) return 0;
   auto num_pages = static_cast<int32_t>(
       std::min<size_t>(page_keys.size(), static_cast<size_t>(max_tokens / page_tokens_)));
   for (int32_t g = 0; g < num_groups(); ++g) {
     if (group(g).window > 0) continue;
     int32_t found = 0;
-    while (found < num_pages && HasPage(g, page_keys[static_cast<size_t>(found)])) ++found;
+    while (found < num_pages && HasPage(g, page_keys[static_cast<size_t>(found)], has)) ++found;
     num_pages = found;
   }
   // Of a windowed group only the last pages are needed: shorten until it has them. A prefix that ends before
@@ -33,13 +34,60 @@ int32_t BlockManager::FindPrefix(std::span<const BlockKey> page_keys, int32_t ma
       if (group(g).window <= 0) continue;
       const int32_t first = FirstRead(g, num_pages * page_tokens_) / page_tokens_;
       int32_t page = num_pages - 1;
-      while (page >= first && HasPage(g, page_keys[static_cast<size_t>(page)])) --page;
+      while (page >= first && HasPage(g, page_keys[static_cast<size_t>(page)], has)) --page;
       if (page < first) continue;
       num_pages = page;
       again = true;
     }
   }
   return num_pages * page_tokens_;
+}
+
+int32_t BlockManager::FindPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens) const {
+  return LongestPrefix(page_keys, max_tokens,
+                       [this](int32_t g, const BlockKey& key) { return pool(g).index()->Find(key) >= 0; });
+}
+
+int32_t BlockManager::FindPrefixWith(std::span<const BlockKey> page_keys, int32_t max_tokens,
+                                     const ElsewhereHas& elsewhere, std::vector<TierBlock>* missing) const {
+  missing->clear();
+  const int32_t num_tokens = LongestPrefix(page_keys, max_tokens, [&](int32_t g, const BlockKey& key) {
+    return pool(g).index()->Find(key) >= 0 || elsewhere(g, key);
+  });
+  for (int32_t page = 0; page < num_tokens / page_tokens_; ++page) {
+    for (int32_t g = 0; g < num_groups(); ++g) {
+      const int32_t per_page = page_tokens_ / group(g).block_tokens;
+      const auto key_at = [&](int32_t at) { return KeyInPage(page_keys[static_cast<size_t>(at / per_page)], at % per_page); };
+      for (int32_t at = page * per_page; at < (page + 1) * per_page; ++at) {
+        if (at < FirstRead(g, num_tokens) / group(g).block_tokens || pool(g).index()->Find(key_at(at)) >= 0) continue;
+        const bool has_parent = group(g).window == 0 && at > 0;
+        missing->push_back({.group = g, .key = key_at(at), .parent = has_parent ? key_at(at - 1) : BlockKey{}, .has_parent = has_parent});
+      }
+    }
+  }
+  return num_tokens;
+}
+
+int32_t BlockManager::Restore(const TierBlock& wanted, const KeepTerms& terms) {
+  BlockPool& pool = pools_[static_cast<size_t>(wanted.group)];
+  if (pool.index() == nullptr || pool.index()->Find(wanted.key) >= 0 || !pool.CanAllocate()) return kNoBlock;
+  int32_t parent = kNoBlock;
+  if (wanted.has_parent) {
+    parent = pool.index()->Find(wanted.parent);
+    if (parent == kNoBlock) return kNoBlock;
+    KeepTerms again = terms;
+    again.again = true;
+    pool.RefCached(parent, again);
+    if (!pool.CanAllocate()) {  // it was the last
+      pool.Unref(parent, 0);
+      return kNoBlock;
+    }
+  }
+  const int32_t block = pool.Allocate();
+  pool.index()->Insert(block, wanted.key, parent, terms);
+  pool.Unref(block, 0);
+  if (parent != kNoBlock) pool.Unref(parent, 0);
+  return block;
 }
 
 int32_t BlockManager::CountHeld(int32_t g, std::span<const BlockKey> page_keys, int32_t num_tokens) const {
@@ -90,7 +138,10 @@ void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, si
         // Windowed blocks are let go of from the front, so there nothing stands on another.
         int32_t parent = group(g).window > 0 || at == 0 ? kNoBlock : held.blocks[at - 1];
         if (parent != kNoBlock && !index->Contains(parent)) parent = kNoBlock;
-        index->Insert(block, KeyInPage(page_keys[page], i), parent, terms);
+        const bool inserted = index->Insert(block, KeyInPage(page_keys[page], i), parent, terms);
+        if (inserted && published_ != nullptr) {
+          published_->push_back({.group = g, .block = block, .key = KeyInPage(page_keys[page], i)});
+        }
       }
     }
   }
@@ -105,7 +156,10 @@ int32_t BlockManager::SetPinned(std::span<const BlockKey> page_keys, bool pinned
       if (index == nullptr) return 0;
       if (pinned && index->num_pinned() + per_page > group(g).num_blocks / 2) return num_tokens;
       // Of a windowed group some may have gone, and only the last are ever read.
-      if (pinned && group(g).window == 0 && !HasPage(g, page)) return num_tokens;
+      if (pinned && group(g).window == 0 &&
+          !HasPage(g, page, [&](int32_t, const BlockKey& key) { return index->Find(key) >= 0; })) {
+        return num_tokens;
+      }
     }
     for (int32_t g = 0; g < num_groups(); ++g) {
       PrefixIndex* index = pools_[static_cast<size_t>(g)].index();

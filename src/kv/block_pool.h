@@ -29,6 +29,9 @@ class BlockPool {
   PrefixIndex* index() { return index_.get(); }
   const PrefixIndex* index() const { return index_.get(); }
 
+  // There is a free block that can be had now; where somebody holds a block without those in front of it, none of those
+  // can.
+  bool CanAllocate() const { return !free_.empty() || (index_ != nullptr && index_->CanEvict()); }
   // A free block with one reference. There must be one.
   int32_t Allocate();
   // Another reference to a block that somebody holds.

@@ -1,6 +1,6 @@
 // The block pool with its prefix index under random use, against a model that looks at every block after
 // every operation: allocate, share, publish, take over from the cache, let go (with steps in flight), evict,
-// pin, flush. 10^5 operations here; `make soak` runs 10^7.
+// recall from a lower tier, pin, flush. 10^5 operations here; `make soak` runs 10^7.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,8 @@ class PoolModel {
     if (what < 30) return Allocate();
     if (what < 40) return Share();
     if (what < 55) return Publish();
-    if (what < 65) return TakeOver();
+    if (what < 61) return TakeOver();
+    if (what < 65) return Recall();
     if (what < 90) return LetGo();
     if (what < 96) return CompleteStep();
     if (what < 99) return Pin();
@@ -58,6 +59,7 @@ class PoolModel {
   }
   int64_t num_evictions() { return index().num_evictions(); }
   int64_t num_taken() const { return num_taken_; }
+  int64_t num_recalled() const { return num_recalled_; }
 
  private:
   struct Block {
@@ -99,7 +101,7 @@ class PoolModel {
     const bool has_blank = std::any_of(blocks_.begin(), blocks_.end(), [&](const Block& b) {
       return b.holders == 0 && !b.cached && b.last_step <= completed_;
     });
-    const int32_t id = pool_.Allocate();
+    const int32_t id = last_allocated_ = pool_.Allocate();
     Block& block = At(id);
     ASSERT_EQ(block.holders, 0) << "block " << id << " is held";
     ASSERT_LE(block.last_step, completed_) << "a step in flight touches block " << id;
@@ -173,6 +175,43 @@ class PoolModel {
       ++At(chain.back()).holders;
     }
   }
+  // As BlockManager::Restore has it: a free block becomes a cached one behind one that is held meanwhile.
+  void Recall() {
+    const auto key = static_cast<uint64_t>(Random(0, 3 * static_cast<int>(blocks_.size())));
+    if (keys_.count(key) == 1 || !pool_.CanAllocate()) return;
+    const int32_t parent = Random(0, 2) == 0 ? -1 : Any([](const Block& b) { return b.cached; });
+    if (parent >= 0) {
+      KeepTerms again = Terms();
+      again.again = true;
+      pool_.RefCached(parent, again);
+      ++At(parent).holders;
+    }
+    bool can_allocate = false;
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const Block& block = blocks_[i];
+      const bool leaf = std::none_of(blocks_.begin(), blocks_.end(), [&](const Block& child) {
+        return child.cached && child.parent == static_cast<int32_t>(i);
+      });
+      can_allocate |= block.holders == 0 && block.last_step <= completed_ && leaf;
+    }
+    ASSERT_EQ(pool_.CanAllocate(), can_allocate);
+    if (can_allocate) {
+      Allocate();
+      const int32_t id = last_allocated_;
+      ASSERT_NE(id, parent);
+      ASSERT_TRUE(index().Insert(id, Key(key), parent, Terms()));
+      keys_[key] = id;
+      At(id).cached = true;
+      At(id).key = key;
+      At(id).parent = parent;
+      pool_.Unref(id, 0);
+      --At(id).holders;
+      ++num_recalled_;
+    }
+    if (parent < 0) return;
+    pool_.Unref(parent, 0);
+    --At(parent).holders;
+  }
   void LetGo() {
     const int32_t held = Any([](const Block& b) { return b.holders > 0; });
     if (held < 0) return;
@@ -217,11 +256,12 @@ class PoolModel {
   std::map<uint64_t, int32_t> keys_;
   uint64_t completed_ = 0;
   int64_t now_us_ = 0;
-  int64_t num_taken_ = 0;
+  int64_t num_taken_ = 0, num_recalled_ = 0;
+  int32_t last_allocated_ = -1;
 };
 
 void Stress(int64_t num_operations) {
-  int64_t num_evictions = 0, num_taken = 0;
+  int64_t num_evictions = 0, num_taken = 0, num_recalled = 0;
   const int64_t rounds = 4 * static_cast<int64_t>(EvictionPolicyNames().size());
   for (int64_t round = 0; round < rounds; ++round) {
     const std::string_view policy =
@@ -235,9 +275,11 @@ void Stress(int64_t num_operations) {
     }
     num_evictions += model.num_evictions();
     num_taken += model.num_taken();
+    num_recalled += model.num_recalled();
   }
   EXPECT_GT(num_evictions, num_operations / 50);
   EXPECT_GT(num_taken, num_operations / 100);
+  EXPECT_GT(num_recalled, num_operations / 200);
 }
 
 TEST(BlockPoolStress, AgainstANaiveModel) {

@@ -56,7 +56,12 @@ class PrefixIndex {
   void SetBusy(int32_t block);
   // `block`, which is not cached, is nobody's: nothing is known of it any more.
   void Reset(int32_t block) { At(block) = {}; }
-  // Forgets an idle block, which is the caller's then. There must be one.
+  // There is an idle block with no cached child. Where whoever holds a block holds all in front of it too, each idle
+  // block has or is one.
+  bool CanEvict() const {
+    return num_of_policy_ > 0 || !below_.empty() || !above_.empty() || floors_.Yield() >= 0;
+  }
+  // Forgets an idle block, which is the caller's then. CanEvict has said yes.
   int32_t Evict();
   // Forgets everything, what is in use too. What is in use then may be inserted again, but without a parent:
   // not everybody who holds it need hold the block that a table has in front of it.

@@ -1,7 +1,9 @@
 // StepExecutor: what the engine asks of a runtime. One implementation runs models; tests put a fake in its place.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,10 @@ class StepExecutor {
   // flight are given up, and so is everything that slots and KV blocks hold. Makes the device usable again, or says why
   // it is not.
   virtual Status Recover() { return Status::Ok(); }
+  // Blocks can be read and written from outside: between two calls, those that no step in flight writes to / touches.
+  virtual bool can_move_blocks() const { return false; }
+  virtual Status ReadBlock(int32_t group, int32_t block, std::span<std::byte> out) { return Unsupported("this executor gives no KV blocks away"); }
+  virtual Status WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) { return Unsupported("this executor takes no KV blocks"); }
 };
 
 }  // namespace cachalot

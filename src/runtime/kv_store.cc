@@ -133,6 +133,13 @@ void KvStore::Copy(const BlockCopy& copy) {
   std::memcpy(pool + copy.to_block * bytes, pool + copy.from_block * bytes, static_cast<size_t>(bytes));
 }
 
+std::span<std::byte> KvStore::BlockBytes(int32_t group, int32_t block) {
+  const auto g = static_cast<size_t>(group);
+  const int64_t bytes = infos_[g].block_bytes;
+  CHECK(!OnGpu(group) && block >= 0 && block < infos_[g].num_blocks) << "block " << block << " of group " << group;
+  return {pools_[g].data() + block * bytes, static_cast<size_t>(bytes)};
+}
+
 void KvStore::SwapOut(const BlockMove& move) {
   const auto group = static_cast<size_t>(move.group);
   const int64_t bytes = infos_[group].block_bytes;

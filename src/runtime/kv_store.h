@@ -2,7 +2,9 @@
 // written by the step itself (kernels/step/step.h).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "device/cuda/cuda_library.h"
@@ -39,6 +41,7 @@ class KvStore {
   void Copy(const BlockCopy& copy);
   void SwapOut(const BlockMove& move);
   void SwapIn(const BlockMove& move);
+  std::span<std::byte> BlockBytes(int32_t group, int32_t block);
   // Of a group on the GPU, in the stream's order.
   Status CopyOnGpu(const BlockCopy& copy, void* stream) const;
   Status SwapOutOfGpu(const BlockMove& move, void* stream) const;

@@ -177,6 +177,20 @@ Status Runtime::Collect(StepResult* result) {
   return Status::Ok();
 }
 
+Status Runtime::ReadBlock(int32_t group, int32_t block, std::span<std::byte> out) {
+  const std::span<const std::byte> bytes = kv_.BlockBytes(group, block);
+  CHECK(out.size() == bytes.size()) << out.size() << " bytes for a block of " << bytes.size();
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return Status::Ok();
+}
+
+Status Runtime::WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) {
+  const std::span<std::byte> place = kv_.BlockBytes(group, block);
+  CHECK(place.size() == bytes.size()) << bytes.size() << " bytes for a block of " << place.size();
+  std::memcpy(place.data(), bytes.data(), bytes.size());
+  return Status::Ok();
+}
+
 // Rows in MLA's expanded form come last; otherwise in the plan's order.
 void Runtime::Gather(const StepPlan& plan) {
   const AttentionSpec& attention = model_->spec().attention;

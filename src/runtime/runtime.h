@@ -58,6 +58,9 @@ class Runtime final : public StepExecutor {
   const ExecutorInfo& info() const override { return info_; }
   Status Launch(const StepPlan& plan) override;
   Status Collect(StepResult* result) override;
+  bool can_move_blocks() const override { return true; }
+  Status ReadBlock(int32_t group, int32_t block, std::span<std::byte> out) override;
+  Status WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) override;
 
   const Model& model() const { return *model_; }
   const RuntimeOptions& options() const { return options_; }

@@ -1,6 +1,7 @@
 #include "sched/fake_device.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace cachalot {
 
@@ -122,6 +123,27 @@ Status FakeDevice::MoveBlock(const std::vector<Cell>& from, int32_t from_block, 
     target = from.at(static_cast<size_t>(from_block * block_tokens + i));
     target.last_step = step_id_;
     target.last_user = 0;
+  }
+  return Status::Ok();
+}
+
+void FakeDevice::SaveBlock(int32_t group, int32_t block, std::span<std::byte> out) const {
+  const auto block_tokens = static_cast<size_t>(limits_.kv_groups[static_cast<size_t>(group)].block_tokens);
+  for (size_t i = 0; i < block_tokens; ++i) {
+    const Cell& cell = cells_[static_cast<size_t>(group)].at(static_cast<size_t>(block) * block_tokens + i);
+    const std::array<uint64_t, 3> values = {cell.value, cell.chain, static_cast<uint64_t>(cell.position)};
+    std::memcpy(out.data() + i * kCellBytes, values.data(), kCellBytes);
+  }
+}
+
+Status FakeDevice::LoadBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) {
+  const auto block_tokens = static_cast<size_t>(limits_.kv_groups[static_cast<size_t>(group)].block_tokens);
+  for (size_t i = 0; i < block_tokens; ++i) {
+    Cell& cell = cells_[static_cast<size_t>(group)].at(static_cast<size_t>(block) * block_tokens + i);
+    if (cell.last_step > completed_step_) return Internal("block {} is touched by step {} in flight", block, cell.last_step);
+    std::array<uint64_t, 3> values = {};
+    std::memcpy(values.data(), bytes.data() + i * kCellBytes, kCellBytes);
+    cell = {.value = values[0], .chain = values[1], .position = static_cast<int32_t>(values[2])};
   }
   return Status::Ok();
 }

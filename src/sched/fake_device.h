@@ -5,7 +5,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
@@ -26,6 +28,10 @@ class FakeDevice {
   void Completed(uint64_t step_id) { completed_step_ = step_id; }
   // As after a reset of the device: no slot and no block holds anything.
   void Forget();
+  // A block's contents as bytes: kCellBytes for each token.
+  static constexpr int64_t kCellBytes = 24;
+  void SaveBlock(int32_t group, int32_t block, std::span<std::byte> out) const;
+  Status LoadBlock(int32_t group, int32_t block, std::span<const std::byte> bytes);
 
   int64_t num_steps() const { return num_steps_; }
   int64_t num_rows() const { return num_rows_; }

@@ -328,13 +328,7 @@ int32_t Scheduler::PinPrefix(std::span<const int32_t> prompt_ids, const std::str
                              bool pinned) {
   if (trace_ != nullptr) trace_->Pinned(prompt_ids, cache_salt, pinned);
   if (!options_.enable_prefix_caching) return 0;
-  const auto page_tokens = static_cast<size_t>(blocks_.page_tokens());
-  std::vector<BlockKey> keys;
-  BlockKey parent = RootKey(limits_.kv_identity, cache_salt);
-  for (size_t end = page_tokens; end <= prompt_ids.size(); end += page_tokens) {
-    keys.push_back(parent = ChildKey(parent, prompt_ids.subspan(end - page_tokens, page_tokens)));
-  }
-  return blocks_.SetPinned(keys, pinned);
+  return blocks_.SetPinned(PageKeys(prompt_ids, cache_salt), pinned);
 }
 
 void Scheduler::FlushCache() {

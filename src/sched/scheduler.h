@@ -101,6 +101,23 @@ class Scheduler {
   // Nothing that is cached is found any more.
   void FlushCache();
 
+  // Tiers below the cache (scheduler_tier.cc). What commits make known is appended to `published` from now on.
+  void ReportPublished(std::vector<PublishedBlock>* published) { blocks_.ReportPublished(published); }
+  // Of the first that wait, one whose prefix nobody has looked for in lower tiers; null: none. It is asked for once.
+  Sequence* NextToSeek();
+  // The keys of all pages that it could take over.
+  std::span<const BlockKey> SeekKeys(Sequence* seq) const;
+  // The tokens of them that are cached now, or could be: BlockManager::FindPrefixWith.
+  int32_t FindCached(std::span<const BlockKey> page_keys) const;
+  int32_t FindWith(std::span<const BlockKey> page_keys, const BlockManager::ElsewhereHas& elsewhere,
+                   std::vector<TierBlock>* missing) const;
+  // Until it is said otherwise, `seq`, which waits, stands aside.
+  void Hold(Sequence* seq, bool held);
+  // BlockManager::Restore.
+  int32_t Restore(const TierBlock& wanted, const KeepTerms& terms);
+  // As prefix keys are made, of tokens.
+  std::vector<BlockKey> PageKeys(std::span<const int32_t> tokens, const std::string& cache_salt) const;
+
   int32_t num_in_flight() const { return num_in_flight_; }
   int32_t num_running() const { return static_cast<int32_t>(running_.size()); }
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
@@ -139,6 +156,7 @@ class Scheduler {
     enum Kind { kPrefix, kForked, kSwapped } kind = kPrefix;
     int32_t num_computed = 0;
   };
+  bool StandsAside(const Sequence& seq) const { return seq.is_held || WaitsForPrompt(seq); }
   bool WaitsForPrompt(const Sequence& seq) const;
   bool WaitsForPrefix(const Sequence& seq, const Start& start) const;
   Sequence* Head() const;
@@ -146,6 +164,7 @@ class Scheduler {
   void PromiseMemory(const Sequence& seq);
   bool CanAdmit(const Sequence& seq, const Start& start, bool soon) const;
   Start FindStart(Sequence* seq) const;
+  int32_t MostCached(const Sequence& seq) const;
   int32_t FindPrefix(Sequence* seq) const;
   int32_t CountShared(int32_t group, const Sequence& seq, const Start& start) const;
   void Enter(Sequence* seq, const Start& start, StepPlan* plan);

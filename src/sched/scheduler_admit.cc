@@ -32,7 +32,7 @@ bool Scheduler::WaitsForPrompt(const Sequence& seq) const {
 
 Sequence* Scheduler::Head() const {
   for (size_t i = waiting_.size(); i-- > 0;) {
-    if (!WaitsForPrompt(*waiting_[i])) return waiting_[i];
+    if (!StandsAside(*waiting_[i])) return waiting_[i];
   }
   return nullptr;
 }
@@ -59,8 +59,8 @@ void Scheduler::Admit(StepPlan* plan) {
   int32_t num_aside = 0;
   for (size_t i = waiting_.size(); i-- > 0 && num_aside < kMaxAside;) {
     Sequence* seq = waiting_[i];
-    const Start start = WaitsForPrompt(*seq) ? Start{} : FindStart(seq);
-    if (WaitsForPrompt(*seq) || WaitsForPrefix(*seq, start)) {
+    const Start start = StandsAside(*seq) ? Start{} : FindStart(seq);
+    if (StandsAside(*seq) || WaitsForPrefix(*seq, start)) {
       ++num_aside;
       continue;
     }
@@ -133,10 +133,14 @@ Scheduler::Start Scheduler::FindStart(Sequence* seq) const {
 
 // How many of its first tokens need not be computed. One always is, for its logits; and what the owner wants
 // from every position must be computed once, what the MTP layer needs each time.
+int32_t Scheduler::MostCached(const Sequence& seq) const {
+  if (!options_.enable_prefix_caching || seq.spec.mtp_logits || seq.num_in_flight > 0) return 0;
+  const int32_t most = seq.num_tokens() - 1;
+  return seq.spec.all_logits || seq.spec.prompt_logprobs ? std::min(most, seq.num_reported) : most;
+}
+
 int32_t Scheduler::FindPrefix(Sequence* seq) const {
-  if (!options_.enable_prefix_caching || seq->spec.mtp_logits || seq->num_in_flight > 0) return 0;
-  int32_t most = seq->num_tokens() - 1;
-  if (seq->spec.all_logits || seq->spec.prompt_logprobs) most = std::min(most, seq->num_reported);
+  const int32_t most = MostCached(*seq);
   if (most < blocks_.page_tokens()) return 0;
   ExtendKeys(seq, most);
   return blocks_.FindPrefix(seq->page_keys, most);

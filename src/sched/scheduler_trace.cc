@@ -64,6 +64,20 @@ void SchedulerTrace::Flushed() {
   events.emplace_back().kind = SchedulerEvent::kFlush;
 }
 
+void SchedulerTrace::Held(const Sequence& seq, bool held) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kHold;
+  event.seq_id = seq.id;
+  event.pinned = held;
+}
+
+void SchedulerTrace::Restored(const TierBlock& wanted, const KeepTerms& terms) {
+  SchedulerEvent& event = events.emplace_back();
+  event.kind = SchedulerEvent::kRestore;
+  event.restored = wanted;
+  event.spec.keep = terms;
+}
+
 namespace {
 
 // Drafts that were in flight when a row was planned may have been wrong, too.
@@ -138,6 +152,16 @@ Result<std::vector<StepPlan>> ReplayTrace(const SchedulerTrace& trace, Scheduler
         break;
       case SchedulerEvent::kFlush:
         scheduler->FlushCache();
+        break;
+      case SchedulerEvent::kHold: {
+        const auto found = live.find(event.seq_id);
+        if (found == live.end())
+          return InvalidArgument("event {}: sequence {} is not there", i, event.seq_id);
+        scheduler->Hold(found->second.get(), event.pinned);
+        break;
+      }
+      case SchedulerEvent::kRestore:
+        scheduler->Restore(event.restored, event.spec.keep);
         break;
     }
   }

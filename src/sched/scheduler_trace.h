@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kv/block_manager.h"
 #include "sched/plan.h"
 #include "sched/sequence.h"
 
@@ -20,13 +21,14 @@ struct SchedulerLimits;
 struct SchedulerOptions;
 
 struct SchedulerEvent {
-  enum Kind { kAdd, kRemove, kPlan, kCommit, kAbandon, kContinue, kPin, kFlush };
+  enum Kind { kAdd, kRemove, kPlan, kCommit, kAbandon, kContinue, kPin, kFlush, kHold, kRestore };
   Kind kind = kPlan;
   int64_t now_us = 0;                // kAdd, kPlan, kCommit
-  uint64_t seq_id = 0;               // kAdd, kRemove, kContinue
+  uint64_t seq_id = 0;               // kAdd, kRemove, kContinue, kHold
   uint64_t fork_of = 0;              // kAdd; 0: none
-  SequenceSpec spec = {};            // kAdd; kPin: prompt and salt
-  bool pinned = false;               // kPin
+  SequenceSpec spec = {};            // kAdd; kPin: prompt and salt; kRestore: how long it is wanted
+  bool pinned = false;               // kPin; kHold
+  TierBlock restored = {};           // kRestore
   std::vector<ResultRow> rows = {};  // kCommit, as the next two
   std::vector<AcceptedToken> accepted = {};
   int64_t draft_us = 0;
@@ -47,6 +49,8 @@ struct SchedulerTrace {
   void Abandoned();
   void Pinned(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned);
   void Flushed();
+  void Held(const Sequence& seq, bool held);
+  void Restored(const TierBlock& wanted, const KeepTerms& terms);
 };
 
 // The plans, empty ones included, that a scheduler makes of the trace. Other options than those of the record

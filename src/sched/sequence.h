@@ -79,6 +79,8 @@ struct Sequence {
   size_t num_published = 0;            // pages that are known to the prefix cache, or came from it
   size_t num_counted = 0;              // pages that were published at least once: a use each
   int32_t num_cached = -1;             // tokens of the prompt that came from it; -1: never admitted
+  bool is_held = false;                // while it waits: others go first until a lower tier has brought what it can
+  bool is_sought = false;              // lower tiers were asked
   SwappedTables swapped;               // while it waits: what it had computed, on the host
   bool device_has_last_token = false;  // the runtime sampled the last token in this slot
   uint64_t last_step = 0;              // newest step with a row of this sequence

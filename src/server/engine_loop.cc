@@ -389,6 +389,7 @@ void EngineLoop::ShowStats() {
     usage = std::max(usage, static_cast<double>(stats.kv_blocks_used[g]) / std::max(info_.kv_groups[g].num_blocks, 1));
   }
   metrics_->kv_usage->Set(usage);
+  metrics_->ShowDisk(stats.kv_disk);
   const std::lock_guard lock(mutex_);
   snapshot_.stats = stats;
   snapshot_.tokens_per_second = stats.running > 0 ? rate_ : 0.0;

@@ -62,6 +62,8 @@ class EngineLoop {
   // The rest may be called from any thread.
   // Room for `count` sequences, all or none: kExhausted when the queue is full, kCancelled when the loop has ended.
   Status Reserve(int32_t count);
+  // Gives reserved places back that no Submit uses.
+  void GiveBack(int32_t count) { live_.fetch_sub(count); }
   // Uses up request.n reserved places.
   uint64_t Submit(Request request, std::unique_ptr<EventSink> sink);
   // Unknown and finished tickets are ignored.

@@ -39,6 +39,27 @@ class alignas(64) Sender final : public EventSink {
   int64_t num_sent_ = 0;
 };
 
+// Keeps what passes, until the answer is whole and the cache may have it.
+class Keeper final : public EventSink {
+ public:
+  Keeper(std::unique_ptr<EventSink> next, ResponseCache* cache, const BlockKey& key, int32_t num_choices)
+      : next_(std::move(next)), cache_(cache), key_(key), num_left_(num_choices) {}
+
+  void Send(const TokenEvent& event) override {
+    response_.push_back(event);
+    const bool whole = event.error.ok() && (event.finish_reason == FinishReason::kStop || event.finish_reason == FinishReason::kLength);
+    if (event.finished && whole && --num_left_ == 0) cache_->Insert(key_, std::move(response_));
+    next_->Send(event);
+  }
+
+ private:
+  const std::unique_ptr<EventSink> next_;
+  ResponseCache* const cache_;
+  const BlockKey key_;
+  int32_t num_left_;
+  ResponseCache::Response response_;
+};
+
 class Generation final : public EventReceiver, public std::enable_shared_from_this<Generation> {
  public:
   Generation(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params)
@@ -54,6 +75,8 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
  private:
 
   void Refuse(const ApiError& error);
+  uint64_t Submit(Request request, size_t begin);
+  void Replay(const ResponseCache::Response& response, size_t begin);
   void OpenStream();
   void KeepAlive();
   void Handle(Choice& choice, TokenEvent& event, std::string* out);
@@ -144,7 +167,6 @@ void Generation::Start() {
     choices_.push_back(std::move(choice));
     all_.push_back(&choices_.back());
   }
-  const auto self = shared_from_this();
   exchange_->OnClosed([weak = weak_from_this()] {
     if (const auto generation = weak.lock()) {
       generation->client_gone_ = true;
@@ -157,7 +179,7 @@ void Generation::Start() {
   for (size_t begin = 0; begin < choices_.size(); begin += static_cast<size_t>(params_.best_of)) {
     Request request = MakeEngineRequest(params_, context_.facts, choices_[begin].prompt_idx);
     if (context_.recorder) Record(request);
-    tickets_.push_back(context_.loop->Submit(std::move(request), std::make_unique<Sender>(&context_, self, begin)));
+    tickets_.push_back(Submit(std::move(request), begin));
   }
   if (client_gone_) CancelAll();
   if (params_.stream && context_.options.sse_keepalive_ms > 0) KeepAlive();
@@ -166,6 +188,32 @@ void Generation::Start() {
 void Generation::Refuse(const ApiError& error) {
   LogRefused(context_, exchange_->request(), error);
   exchange_->Respond(ErrorResponse(error));
+}
+
+// The ticket, or 0 where the answer is known.
+uint64_t Generation::Submit(Request request, size_t begin) {
+  const auto self = shared_from_this();
+  const std::optional<BlockKey> key = context_.responses ? ResponseKey(request, params_.seeded) : std::nullopt;
+  const auto known = key ? context_.responses->Find(*key) : nullptr;
+  if (known != nullptr) {
+    context_.loop->GiveBack(request.n);
+    exchange_->Post([self, known, begin] { self->Replay(*known, begin); });
+    return 0;
+  }
+  std::unique_ptr<EventSink> sink = std::make_unique<Sender>(&context_, self, begin);
+  if (key) sink = std::make_unique<Keeper>(std::move(sink), context_.responses.get(), *key, request.n);
+  return context_.loop->Submit(std::move(request), std::move(sink));
+}
+
+void Generation::Replay(const ResponseCache::Response& response, size_t begin) {
+  const int64_t now_us = SteadyNowUs();
+  for (TokenEvent event : response) {
+    event.time_us = now_us;
+    event.queue_us = 0;
+    event.num_cached_tokens = static_cast<int32_t>(params_.prompts[static_cast<size_t>(choices_[begin].prompt_idx)].ids.size());
+    Take(begin + static_cast<size_t>(event.choice), event);
+  }
+  Flush();
 }
 
 Sender::Sender(ServerContext* context, const std::shared_ptr<Generation>& generation, size_t first_choice)

@@ -43,6 +43,10 @@ Status Prepare(ServerContext* context, ModelBundle* bundle, const ExecutorInfo& 
   facts.defaults = bundle->generation;
   facts.stop_ids.assign(bundle->tokenizer->stop_ids().begin(), bundle->tokenizer->stop_ids().end());
   context->metrics = std::make_unique<ServerMetrics>(&context->registry, info);
+  if (options.response_cache > 0) {
+    const std::string policy = options.kv_policy == "none" ? "lru-k" : options.kv_policy;
+    ASSIGN_OR_RETURN(context->responses, ResponseCache::Create(options.response_cache, policy, &context->registry));
+  }
   return Status::Ok();
 }
 

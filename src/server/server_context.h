@@ -17,6 +17,7 @@
 #include "server/http/http_server.h"
 #include "server/outbox.h"
 #include "server/request_log.h"
+#include "server/response_cache.h"
 #include "server/server_metrics.h"
 
 namespace cachalot {
@@ -59,6 +60,7 @@ struct ServerOptions {
   int32_t stall_ms = 60'000;                  // /health turns red when a step takes longer
   int32_t sse_keepalive_ms = 30'000;          // a stream that brings nothing for so long gets a comment; 0: never
   std::string kv_policy = "lru-k";            // what the engine was made with, to be shown
+  int32_t response_cache = 0;                 // answers kept of requests that can have only one; 0: none
   bool vllm_metrics = false;
   bool split_reasoning = true;
   int32_t reasoning_budget = -1;              // of requests that name none; -1: any number
@@ -76,6 +78,7 @@ struct ServerContext {
   ModelBundle* bundle = nullptr;
   MetricRegistry registry;
   std::unique_ptr<ServerMetrics> metrics;
+  std::unique_ptr<ResponseCache> responses;   // may be null
   Outbox outbox;                              // of the loop's thread, which outlives nothing above
   std::unique_ptr<EngineLoop> loop;
   std::unique_ptr<LineWriter> request_log;    // may be null

@@ -128,6 +128,51 @@ void ServerMetrics::AddDraftPositions(size_t count) {
   }
 }
 
+namespace {
+
+struct DiskGauge {
+  const char* name;
+  const char* help;
+  double (*value)(const KvTierStats& stats);
+};
+constexpr DiskGauge kDiskGauges[] = {
+    {"cachalot:kv_disk_blocks", "KV blocks on disk.", [](const KvTierStats& s) { return static_cast<double>(s.blocks); }},
+    {"cachalot:kv_disk_bytes", "Bytes of the KV cache on disk.", [](const KvTierStats& s) { return static_cast<double>(s.bytes); }},
+    {"cachalot:kv_disk_read_bytes_per_second", "Measured rate of its reads.", [](const KvTierStats& s) { return s.read_bytes_per_second; }},
+};
+struct DiskCounter {
+  const char* name;
+  const char* help;
+  int64_t KvTierStats::*value;
+};
+constexpr DiskCounter kDiskCounters[] = {
+    {"cachalot:kv_disk_hit_blocks_total", "KV blocks that requests found on disk and not in memory.", &KvTierStats::hit_blocks},
+    {"cachalot:kv_disk_promoted_blocks_total", "Of them, those that were brought into memory.", &KvTierStats::promoted_blocks},
+    {"cachalot:kv_disk_promotions_total", "Requests that waited for blocks from disk.", &KvTierStats::promotions},
+    {"cachalot:kv_disk_declined_total", "Requests for which computing was the faster way.", &KvTierStats::declined},
+    {"cachalot:kv_disk_given_up_total", "Promotions that took too long.", &KvTierStats::given_up},
+    {"cachalot:kv_disk_written_bytes_total", "Bytes of KV blocks written.", &KvTierStats::written_bytes},
+    {"cachalot:kv_disk_read_bytes_total", "Bytes of KV blocks read.", &KvTierStats::read_bytes},
+    {"cachalot:kv_disk_refused_blocks_total", "KV blocks not written: the disk does not keep up, or failed.", &KvTierStats::refused_blocks},
+    {"cachalot:kv_disk_evicted_blocks_total", "KV blocks on disk that gave way.", &KvTierStats::evicted_blocks},
+    {"cachalot:kv_disk_unreadable_blocks_total", "KV blocks on disk that were not what was written.", &KvTierStats::unreadable_blocks},
+    {"cachalot:kv_disk_write_errors_total", "Writes that failed.", &KvTierStats::write_errors},
+};
+
+}  // namespace
+
+void ServerMetrics::ShowDisk(const KvTierStats& stats) {
+  if (!stats.present) return;
+  if (disk_gauges_.empty()) {
+    for (const DiskGauge& gauge : kDiskGauges) disk_gauges_.push_back(registry->AddGauge(gauge.name, gauge.help));
+    for (const DiskCounter& counter : kDiskCounters) disk_counters_.push_back(registry->AddCounter(counter.name, counter.help));
+  }
+  for (size_t i = 0; i < disk_gauges_.size(); ++i) disk_gauges_[i]->Set(kDiskGauges[i].value(stats));
+  for (size_t i = 0; i < disk_counters_.size(); ++i) {
+    disk_counters_[i]->AdvanceTo(static_cast<uint64_t>(stats.*kDiskCounters[i].value));
+  }
+}
+
 Counter* ServerMetrics::Requests(const std::string& path, int status) {
   return registry->AddCounter("cachalot:http_requests_total", "Requests by path and status.",
                               {{"path", path}, {"code", std::to_string(status)}});

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "obs/metrics.h"
+#include "kv/tier_stats.h"
 #include "runtime/executor.h"
 
 namespace cachalot {
@@ -33,6 +34,8 @@ struct ServerMetrics {
   std::vector<Counter*> accepted_by_position;
   Gauge* tokens_per_step;
   void AddDraftPositions(size_t count);
+  // Of the KV cache on disk, if there is one.
+  void ShowDisk(const KvTierStats& stats);
   Counter* prompt_tokens;
   Counter* cached_tokens;
   Counter* generation_tokens;
@@ -68,6 +71,10 @@ struct ServerMetrics {
   Counter* rejected_draining;
   Counter* slow_readers;
   Counter* Requests(const std::string& path, int status);
+
+ private:
+  std::vector<Gauge*> disk_gauges_;
+  std::vector<Counter*> disk_counters_;
 };
 
 }  // namespace cachalot

@@ -452,6 +452,63 @@ class Running(unittest.TestCase):
         self.assertIn(b"standard output", done.stderr)
 
 
+class Keeping(unittest.TestCase):
+    """KV caches in files: the same answers, whatever is in them."""
+
+    LONG = "taneba " * 60
+
+    def test_kv_disk(self):
+        for spec, more in (("tiny-llama", []), ("tiny-mistral", []), ("tiny-deepseek-v3", ["--deterministic"]),
+                           ("tiny-llama", ["--kv-type", "k8v8", "--deterministic"])):
+            path = model(spec)
+            disk = WORK / f"disk-{spec}"
+            args = ["run", "-m", path, "-p", self.LONG, "-n", "24", "--temp", "0", "--raw", *more]
+            plain = cachalot(*args)
+            self.assertEqual(plain.returncode, 0, plain.stderr.decode())
+            for turn in range(3):
+                done = cachalot(*args, "--kv-disk", disk, "--kv-disk-size", "64MiB")
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (0, plain.stdout, b""), (spec, more, turn))
+            segments = sorted(disk.glob("*.segment"))
+            self.assertGreater(len(segments), 0)
+            # What is damaged is computed again.
+            for segment in segments:
+                data = bytearray(segment.read_bytes())
+                for at in range(300, len(data), 997):
+                    data[at] ^= 1 << at % 8
+                segment.write_bytes(data)
+            done = cachalot(*args, "--kv-disk", disk)
+            self.assertEqual((done.returncode, done.stdout), (0, plain.stdout), done.stderr.decode())
+        self.assertEqual(cachalot("run", "-m", path, "-p", "x", "--kv-disk-size", "1GiB").returncode, 2)
+        self.assertEqual(cachalot("run", "-m", path, "-p", "x", "--kv-disk", "/proc/nowhere").returncode, 1)
+
+    def test_sessions(self):
+        path = model("tiny-llama")
+        session = WORK / "talk.session"
+        args = ["-m", path, "-n", "12", "--temp", "0", "--session", session]
+        first = cachalot("run", "-p", "taneba", *args)
+        self.assertEqual((first.returncode, first.stderr), (0, b""))
+        self.assertGreater(session.stat().st_size, 256)
+        second = cachalot("run", "-p", "go on", *args)
+        self.assertEqual((second.returncode, second.stderr), (0, b""))
+        # The same conversation in one process.
+        chat = cachalot("chat", *args[:-2], stdin=b"taneba\ngo on\n")
+        self.assertEqual(chat.returncode, 0, chat.stderr.decode())
+        self.assertEqual(chat.stdout, first.stdout + second.stdout)
+        saved = WORK / "talk.json"
+        third = cachalot("chat", *args, stdin=f"more\n/save {saved}\n".encode())
+        self.assertEqual(third.returncode, 0, third.stderr.decode())
+        self.assertIn(b"after 2 turns", third.stderr)
+        roles = [message["role"] for message in json.loads(saved.read_text())]
+        self.assertEqual(roles, ["user", "assistant"] * 3)
+        # Another model takes the words, and no KV cache.
+        other = cachalot("run", "-m", model("tiny-qwen2"), "-n", "4", "--session", session, "-p", "x")
+        self.assertEqual(other.returncode, 0, other.stderr.decode())
+        self.assertIn(b"another model", other.stderr)
+        session.write_bytes(session.read_bytes()[:100])
+        self.assertEqual(cachalot("run", "-p", "x", *args).returncode, 1)
+        self.assertEqual(cachalot("run", "-p", "x", "--raw", *args).returncode, 1)
+
+
 class Chatting(unittest.TestCase):
     def test_tools_and_reasoning_flags(self):
         tools = WORK / "tools.json"

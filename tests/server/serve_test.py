@@ -402,6 +402,69 @@ class Lifecycle(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0, args)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
 
+    def test_kv_disk_outlives_the_process(self):
+        body = {"prompt": "taneba " * 60, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+        with tempfile.TemporaryDirectory() as folder:
+            args = ("-c", 512, "--kv-disk", folder, "--kv-disk-size", "64MiB")
+            texts = []
+            for ending in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+                served = Served(*args)
+                disk = served.json("GET", "/v1/cachalot/cache")[1]["disk"]
+                _, answer = served.json("POST", "/v1/completions", body)
+                texts.append(answer["choices"][0]["text"])
+                cached = answer["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)
+                if len(texts) == 1:
+                    self.assertEqual(cached, 0)
+                    self.assertEqual(disk["blocks"], 0)
+                else:
+                    self.assertGreater(cached, answer["usage"]["prompt_tokens"] // 2)
+                    self.assertGreater(disk["blocks"], 0)
+                    self.assertGreater(served.metric("cachalot:kv_disk_promoted_blocks_total"), 0)
+                if ending == signal.SIGKILL:
+                    served.process.kill()
+                    served.process.wait()
+                else:
+                    self.assertEqual(served.stop(ending), 0)
+                served.close()
+            self.assertEqual(texts, texts[:1] * 3)
+            served = Served(*args)
+            other = self.run_program("run", "--dummy", "tiny-llama", "-p", "x", "--kv-disk", folder)
+            self.assertEqual(other.returncode, 1)
+            self.assertIn("another process", other.stderr)
+            self.assertEqual(served.json("POST", "/v1/cachalot/cache", {"action": "flush"})[0], 200)
+            self.assertEqual(served.json("GET", "/v1/cachalot/cache")[1]["disk"]["blocks"], 0)
+            served.close()
+
+    def test_response_cache(self):
+        served = Served("-c", 512, "--response-cache", 100)
+        body = {"prompt": "taneba", "max_tokens": 16, "temperature": 0, "ignore_eos": True, "logprobs": 2, "n": 2}
+
+        def answers(body, count=2):
+            whole = [served.json("POST", "/v1/completions", body)[1]["choices"] for _ in range(count)]
+            _, content = served.ask("POST", "/v1/completions", {**body, "stream": True})
+            chunks = [json.loads(x[6:]) for x in content.decode().split("\n\n") if x.startswith("data: {")]
+            streamed = "".join(c["choices"][0]["text"] for c in chunks if c["choices"][0]["index"] == 0)
+            return whole, streamed
+
+        hits = lambda: served.metric("cachalot:response_cache_hits_total")
+        whole, streamed = answers(body)
+        self.assertEqual(whole[0], whole[1])
+        self.assertEqual(streamed, whole[0][0]["text"])
+        self.assertEqual(hits(), 2)
+        seeded = {**body, "temperature": 1, "seed": 5}
+        whole, streamed = answers(seeded)
+        self.assertEqual(whole[0], whole[1])
+        self.assertEqual(streamed, whole[0][0]["text"])
+        self.assertEqual(hits(), 4)
+        answers({**body, "temperature": 1})
+        self.assertEqual(hits(), 4)
+        self.assertEqual(served.json("POST", "/v1/cachalot/cache", {"action": "flush"})[0], 200)
+        self.assertEqual(served.json("POST", "/v1/completions", body)[1]["choices"], answers(body, 1)[0][0])
+        self.assertEqual(hits(), 6)
+        served.at_rest()
+        self.assertEqual(served.stop(), 0)
+        served.close()
+
     def test_record_and_replay(self):
         with tempfile.TemporaryDirectory() as folder:
             served = Served("--record", folder, "--deterministic", "-c", 512)

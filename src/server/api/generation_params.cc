@@ -48,6 +48,7 @@ void ReadSeed(FieldReader* fields, GenerationParams* params) {
   const int64_t seed = fields->Int("seed", -1, INT64_MIN, INT64_MAX);
   if (fields->Find("seed") != nullptr && seed != -1) {
     params->sampling.seed = static_cast<uint64_t>(seed);
+    params->seeded = true;
     return;
   }
   // The seed is written to the log and to records, so that every answer can be made again. 53 bits survive any JSON reader.

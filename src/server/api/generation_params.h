@@ -39,6 +39,7 @@ struct GenerationParams {
   std::string model;
   std::vector<PromptSpec> prompts;
   SamplingConfig sampling;            // of choice 0; choice i has seed + i
+  bool seeded = false;                // the request brought the seed
   int32_t max_tokens = -1;            // -1: what the context leaves
   std::vector<std::string> stop_strings;
   std::vector<int32_t> stop_token_ids;

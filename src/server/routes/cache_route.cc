@@ -67,21 +67,31 @@ void CacheStateRoute(ServerContext* context, const std::shared_ptr<Exchange>& ex
                           groups.empty() ? "" : ",", JsonString(group.name), group.block_tokens, group.num_blocks,
                           of(stats.kv_blocks_used, g), of(stats.kv_blocks_cached, g), of(stats.kv_blocks_pinned, g));
   }
+  std::string disk;
+  if (const KvTierStats& tier = stats.kv_disk; tier.present) {
+    disk = fmt::format(",\"disk\":{{\"blocks\":{},\"bytes\":{},\"max_bytes\":{},\"hit_blocks\":{},\"promoted_blocks\":{},\"promotions\":{},"
+                       "\"declined\":{},\"given_up\":{},\"written_bytes\":{},\"read_bytes\":{},\"refused_blocks\":{},\"evicted_blocks\":{},"
+                       "\"unreadable_blocks\":{},\"write_errors\":{},\"read_bytes_per_second\":{:.0f},\"prefill_tokens_per_second\":{:.1f}}}",
+                       tier.blocks, tier.bytes, tier.max_bytes, tier.hit_blocks, tier.promoted_blocks, tier.promotions, tier.declined,
+                       tier.given_up, tier.written_bytes, tier.read_bytes, tier.refused_blocks, tier.evicted_blocks,
+                       tier.unreadable_blocks, tier.write_errors, tier.read_bytes_per_second, tier.prefill_tokens_per_second);
+  }
   HttpResponse response;
   response.headers.emplace_back("Cache-Control", "no-store");
-  response.body = fmt::format("{{\"policy\":{},\"query_tokens\":{},\"hit_tokens\":{},\"evicted_blocks\":{},\"groups\":[{}]}}",
+  response.body = fmt::format("{{\"policy\":{},\"query_tokens\":{},\"hit_tokens\":{},\"evicted_blocks\":{},\"groups\":[{}]{}}}",
                               JsonString(context->options.kv_policy), stats.cache_query_tokens, stats.cache_hit_tokens,
-                              stats.cache_evictions, groups);
+                              stats.cache_evictions, groups, disk);
   exchange->Respond(std::move(response));
 }
 
 void CacheActionRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
   CacheAction action;
   if (auto error = ReadAction(*context, exchange->request(), &action)) return exchange->Respond(ErrorResponse(*error));
-  const bool posted = context->loop->Post([exchange, action = std::move(action)](Engine* engine) -> std::function<void()> {
+  const bool posted = context->loop->Post([context, exchange, action = std::move(action)](Engine* engine) -> std::function<void()> {
     std::string body;
     if (action.action == "flush") {
       engine->FlushCache();
+      if (context->responses) context->responses->Clear();
       body = "{\"action\":\"flush\"}";
     } else {
       const int32_t num_tokens = engine->PinPrefix(action.prompt_ids, action.cache_salt, action.action == "pin");

@@ -1,0 +1,241 @@
+// KvDisk: what its callers see, and how it begins. The thread's work is in kv_disk_io.cc.
+#include "kv/kv_disk.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+
+namespace cachalot {
+namespace {
+
+constexpr std::string_view kPrefix = "kv-", kSuffix = ".segment";
+constexpr int64_t kSegments = 16;    // that fill the directory
+constexpr size_t kSpareBuffers = 8;
+
+// 0: not the name of a segment.
+uint64_t NumberOf(std::string_view name) {
+  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return 0;
+  name.remove_prefix(kPrefix.size());
+  name.remove_suffix(kSuffix.size());
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number, 16);
+  return error == std::errc() && end == name.data() + name.size() ? number : 0;
+}
+
+Status MakeDirectory(const std::string& dir) {
+  for (size_t slash = dir.find('/', 1); slash != std::string::npos; slash = dir.find('/', slash + 1)) {
+    ::mkdir(dir.substr(0, slash).c_str(), 0700);
+  }
+  if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+    return InvalidArgument("{}: the directory cannot be made: {}", dir, std::strerror(errno));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+KvDisk::KvDisk(const KvDiskOptions& options, std::string_view identity, std::vector<int64_t> block_bytes)
+    : options_(options),
+      identity_(identity),
+      block_bytes_(std::move(block_bytes)),
+      fingerprint_(FingerprintOf(identity_, block_bytes_)) {}
+
+Result<std::unique_ptr<KvDisk>> KvDisk::Open(const KvDiskOptions& options, std::string_view identity,
+                                             std::vector<int64_t> block_bytes) {
+  const int64_t largest = block_bytes.empty() ? 0 : *std::max_element(block_bytes.begin(), block_bytes.end());
+  const int64_t least = kSegments * (static_cast<int64_t>(kSegmentHeaderBytes + kRecordHeaderBytes) + largest);
+  if (options.max_bytes < least) {
+    return InvalidArgument("a KV cache on disk of {} bytes: at least {} are needed, 16 blocks of this model", options.max_bytes, least);
+  }
+  std::unique_ptr<KvDisk> disk(new KvDisk(options, identity, std::move(block_bytes)));
+  RETURN_IF_ERROR(disk->Prepare());
+  disk->thread_ = std::thread([raw = disk.get()] { raw->Run(); });
+  return disk;
+}
+
+Status KvDisk::Prepare() {
+  segment_bytes_ = options_.max_bytes / kSegments;
+  RETURN_IF_ERROR(MakeDirectory(options_.dir));
+  const std::string lock = options_.dir + "/lock";
+  lock_fd_ = ::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_fd_ < 0) return InvalidArgument("{}: cannot be opened: {}", lock, std::strerror(errno));
+  if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
+    return InvalidArgument("{}: another process keeps its KV cache there", options_.dir);
+  }
+  stats_.present = true;
+  stats_.max_bytes = options_.max_bytes;
+  return ScanDirectory();
+}
+
+KvDisk::~KvDisk() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  if (write_fd_ >= 0) ::close(write_fd_);
+  if (read_fd_ >= 0) ::close(read_fd_);
+  if (lock_fd_ >= 0) ::close(lock_fd_);
+}
+
+std::string KvDisk::PathOf(uint64_t number) const {
+  return fmt::format("{}/{}{:016x}{}", options_.dir, kPrefix, number, kSuffix);
+}
+
+Status KvDisk::ScanDirectory() {
+  std::vector<uint64_t> numbers;
+  DIR* dir = ::opendir(options_.dir.c_str());
+  if (dir == nullptr) return InvalidArgument("{}: cannot be read: {}", options_.dir, std::strerror(errno));
+  while (const dirent* entry = ::readdir(dir)) {
+    const uint64_t number = NumberOf(entry->d_name);
+    if (number != 0 && PathOf(number) == options_.dir + "/" + entry->d_name) numbers.push_back(number);
+  }
+  ::closedir(dir);
+  std::sort(numbers.begin(), numbers.end());
+  for (const uint64_t number : numbers) ScanFile(PathOf(number), number);
+  if (!numbers.empty()) next_number_ = numbers.back() + 1;
+  stats_.bytes = total_bytes_;
+  return Status::Ok();
+}
+
+// Of a segment that cannot be read nothing is known but its size.
+void KvDisk::ScanFile(const std::string& path, uint64_t number) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  struct stat info {};
+  if (fd < 0 || ::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    LOG_WARN("{}: is left alone: {}", path, fd < 0 ? std::strerror(errno) : "no regular file");
+    if (fd >= 0) ::close(fd);
+    return;
+  }
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  Segment segment{.number = number, .ours = false, .num_bytes = info.st_size, .ids = {}};
+  const auto read = [fd](int64_t offset, std::span<std::byte> out) {
+    return ::pread(fd, out.data(), out.size(), offset) == static_cast<ssize_t>(out.size());
+  };
+  const SegmentKind kind = ScanSegment(info.st_size, fingerprint_, read, [&](int64_t offset, const KvRecord& record) {
+    const bool known = record.group >= 0 && record.group < static_cast<int32_t>(block_bytes_.size()) &&
+                       record.num_bytes == BlockBytes(record.group);
+    if (!known) return;
+    const Id id{record.key, record.group};
+    entries_[id] = {.segment = number, .offset = offset, .used = false};
+    segment.ids.push_back(id);
+  });
+  ::close(fd);
+  segment.ours = kind == SegmentKind::kOurs;
+  if (kind == SegmentKind::kGarbage) LOG_WARN("{}: no segment of a KV cache, or a damaged one", path);
+  total_bytes_ += segment.num_bytes;
+  segments_.push_back(std::move(segment));
+}
+
+bool KvDisk::Contains(int32_t group, const BlockKey& key) const {
+  const std::lock_guard lock(mutex_);
+  return entries_.contains({key, group});
+}
+
+bool KvDisk::Touch(int32_t group, const BlockKey& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find({key, group});
+  if (found == entries_.end()) return false;
+  found->second.used = true;
+  return true;
+}
+
+std::vector<std::byte> KvDisk::TakeBuffer(int32_t group) {
+  std::vector<std::byte> buffer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!buffers_.empty()) {
+      buffer = std::move(buffers_.back());
+      buffers_.pop_back();
+    }
+  }
+  buffer.resize(static_cast<size_t>(BlockBytes(group)));
+  return buffer;
+}
+
+void KvDisk::GiveBuffer(std::vector<std::byte> buffer) {
+  const std::lock_guard lock(mutex_);
+  if (buffers_.size() < kSpareBuffers) buffers_.push_back(std::move(buffer));
+}
+
+bool KvDisk::CanWrite(int32_t group) {
+  const std::lock_guard lock(mutex_);
+  const bool room = writes_.empty() || queued_bytes_ + BlockBytes(group) <= options_.max_queued_bytes;
+  const bool paused = paused_until_us_ != 0 && SteadyClock().NowUs() < paused_until_us_;
+  if (room && !paused) return true;
+  ++stats_.refused_blocks;
+  return false;
+}
+
+void KvDisk::Write(int32_t group, const BlockKey& key, std::vector<std::byte> bytes) {
+  CHECK(static_cast<int64_t>(bytes.size()) == BlockBytes(group)) << bytes.size() << " bytes of a block of group " << group;
+  {
+    const std::lock_guard lock(mutex_);
+    const Id id{key, group};
+    if (!entries_.emplace(id, Entry{}).second) return;  // known
+    queued_bytes_ += BlockBytes(group);
+    writes_.push_back({.id = id, .ticket = 0, .generation = generation_, .bytes = std::move(bytes)});
+  }
+  wake_.notify_one();
+}
+
+void KvDisk::StartRead(uint64_t ticket, int32_t group, const BlockKey& key) {
+  {
+    const std::lock_guard lock(mutex_);
+    reads_.push_back({.id = {key, group}, .ticket = ticket, .generation = generation_, .bytes = {}});
+  }
+  wake_.notify_one();
+}
+
+void KvDisk::TakeReads(std::vector<Read>* reads) {
+  const std::lock_guard lock(mutex_);
+  for (Read& read : done_) reads->push_back(std::move(read));
+  done_.clear();
+}
+
+void KvDisk::WaitForRead(int64_t timeout_us) {
+  std::unique_lock lock(mutex_);
+  ended_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return !done_.empty(); });
+}
+
+void KvDisk::Forget() {
+  {
+    const std::lock_guard lock(mutex_);
+    entries_.clear();
+    ++generation_;
+    for (Job& job : writes_) queued_bytes_ -= static_cast<int64_t>(job.bytes.size());
+    writes_.clear();
+    forget_ = true;
+  }
+  wake_.notify_one();
+}
+
+void KvDisk::Flush() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return writes_.empty() && reads_.empty() && !forget_ && !busy_; });
+}
+
+KvTierStats KvDisk::stats() const {
+  const std::lock_guard lock(mutex_);
+  KvTierStats stats = stats_;
+  stats.blocks = static_cast<int64_t>(entries_.size());
+  return stats;
+}
+
+}  // namespace cachalot

@@ -1,0 +1,162 @@
+// KvDisk: KV blocks in files, so that prefixes outlive memory and the process. Append-only segments
+// (kv_segment.h) in one directory; an index in memory, rebuilt from the records' headers at Open. All file work
+// but that of Open is done by one thread, reads before writes; nobody who calls waits for the disk.
+// Invariants: what a read brings is what was written under that key, bit for bit, or nothing: payloads are
+// checked, and an unreadable block is forgotten. Files never take more than max_bytes together. No error of
+// the disk reaches the caller: a full disk pauses writing. Nothing is synced: after a kill -9 all is there that
+// was written, after a loss of power perhaps less, which the checksums find.
+// Place is made by dropping the oldest segment, whichever model wrote it; blocks of it that were used since
+// they were written move on into the newest, as long as they are not more than half of it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "kv/block_key.h"
+#include "kv/kv_segment.h"
+#include "kv/tier_stats.h"
+
+namespace cachalot {
+
+struct KvDiskOptions {
+  std::string dir = "";        // "": no disk tier
+  int64_t max_bytes = 0;
+  int64_t max_queued_bytes = 64 << 20;  // that wait to be written; more are refused
+  int32_t retry_ms = 10'000;   // after a failed write nothing is written for so long
+};
+
+class KvDisk {
+ public:
+  struct Read {
+    uint64_t ticket = 0;
+    bool ok = false;
+    std::vector<std::byte> bytes;
+  };
+
+  // identity: what contents depend on beside keys. block_bytes: by group. The directory is made if need be, and belongs to
+  // one process at a time.
+  static Result<std::unique_ptr<KvDisk>> Open(const KvDiskOptions& options, std::string_view identity,
+                                              std::vector<int64_t> block_bytes);
+  // What is queued is written first.
+  ~KvDisk();
+  KvDisk(const KvDisk&) = delete;
+  KvDisk& operator=(const KvDisk&) = delete;
+
+  // It is there, or will be when what is queued is written.
+  bool Contains(int32_t group, const BlockKey& key) const;
+  // So too; and somebody uses what it holds.
+  bool Touch(int32_t group, const BlockKey& key);
+  // A block's bytes, to be filled and given to Write.
+  std::vector<std::byte> TakeBuffer(int32_t group);
+  void GiveBuffer(std::vector<std::byte> buffer);
+  // There is room in the queue; false counts as a refusal.
+  bool CanWrite(int32_t group);
+  void Write(int32_t group, const BlockKey& key, std::vector<std::byte> bytes);
+  void StartRead(uint64_t ticket, int32_t group, const BlockKey& key);
+  // The reads that ended, in the order of their starts.
+  void TakeReads(std::vector<Read>* reads);
+  // Until there is one to take, at most so long.
+  void WaitForRead(int64_t timeout_us);
+  // Everything of this model is forgotten, on the disk too.
+  void Forget();
+  // Until all is written that was queued.
+  void Flush();
+
+  KvTierStats stats() const;
+
+ private:
+  struct Id {
+    BlockKey key;
+    int32_t group = 0;
+    bool operator==(const Id&) const = default;
+  };
+  struct IdHash {
+    size_t operator()(const Id& id) const { return id.key.low ^ (static_cast<uint64_t>(id.group) << 56); }
+  };
+  static constexpr uint64_t kQueued = 0;  // no segment: its bytes still wait
+  struct Entry {
+    uint64_t segment = kQueued;
+    int64_t offset = 0;
+    bool used = false;
+  };
+  struct Segment {
+    uint64_t number = 0;
+    bool ours = false;
+    int64_t num_bytes = 0;
+    std::vector<Id> ids;  // of its records
+  };
+  struct Job {
+    Id id;
+    uint64_t ticket = 0;
+    uint64_t generation = 0;
+    std::vector<std::byte> bytes;  // of a write
+  };
+
+  KvDisk(const KvDiskOptions& options, std::string_view identity, std::vector<int64_t> block_bytes);
+  Status Prepare();
+  Status ScanDirectory();
+  void ScanFile(const std::string& path, uint64_t number);
+  std::string PathOf(uint64_t number) const;
+  int64_t BlockBytes(int32_t group) const { return block_bytes_[static_cast<size_t>(group)]; }
+
+  // Of the thread.
+  void Run();
+  void DoRead(Job job);
+  bool ReadBlock(const Id& id, const Entry& entry, std::vector<std::byte>* bytes);
+  bool OpenForReading(uint64_t number);
+  void DoWrite(Job job);
+  bool Append(const Id& id, std::span<const std::byte> payload, Entry* entry);
+  bool BeginSegment();
+  void EndSegment();
+  void MakePlace(int64_t num_bytes);
+  void DropOldest();
+  void RemoveOurs();
+  void WriteFailed(const char* what, int error);
+
+  const KvDiskOptions options_;
+  const std::string identity_;
+  const std::vector<int64_t> block_bytes_;  // [groups]
+  const KvFingerprint fingerprint_;
+  int64_t segment_bytes_ = 0;
+  int lock_fd_ = -1;
+
+  // The thread's own; before it starts, Open's.
+  std::deque<Segment> segments_;  // oldest first; the last may be open
+  int write_fd_ = -1;
+  int64_t write_offset_ = 0;
+  int read_fd_ = -1;
+  uint64_t read_segment_ = 0;
+  uint64_t next_number_ = 1;
+  int64_t total_bytes_ = 0;
+  bool dropping_ = false;
+  double rate_bytes_ = 0, rate_seconds_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;   // of the thread
+  std::condition_variable ended_;  // a read has, or nothing is left to do
+  std::unordered_map<Id, Entry, IdHash> entries_;
+  std::deque<Job> reads_, writes_;
+  std::deque<Read> done_;
+  std::vector<std::vector<std::byte>> buffers_;
+  int64_t queued_bytes_ = 0;
+  uint64_t generation_ = 0;  // Forget begins another
+  bool forget_ = false;
+  bool busy_ = false;
+  bool stop_ = false;
+  int64_t paused_until_us_ = 0;
+  KvTierStats stats_;
+
+  std::thread thread_;
+};
+
+}  // namespace cachalot
