@@ -78,9 +78,9 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
 }
 
 void ModelFlags::DeclareKvDisk(FlagSet* flags) {
-  flags->String("--kv-disk", &options.kv_disk.dir, "DIR",
+  flags->String("--kv-disk", &options.kv_disk_dir, "DIR",
                 "keeps what was computed of prompts there too, so that it outlives\nmemory and the process (CPU only)");
-  flags->Bytes("--kv-disk-size", &options.kv_disk.max_bytes, "SIZE", "that it may take there (default 8GiB)");
+  flags->Bytes("--kv-disk-size", &options.kv_disk_bytes, "SIZE", "that it may take there (default 8GiB)");
 }
 
 Status ModelFlags::Resolve() {
@@ -104,10 +104,10 @@ Status ModelFlags::Resolve() {
     const std::string v = cache_type_v_.empty() ? "f16" : cache_type_v_;
     ASSIGN_OR_RETURN(options.kv.type, KvTypeOfPair(k, v));
   }
-  if (options.kv_disk.dir.empty() && options.kv_disk.max_bytes != 0) {
+  if (options.kv_disk_dir.empty() && options.kv_disk_bytes != 0) {
     return InvalidArgument("--kv-disk-size says nothing without --kv-disk DIR");
   }
-  if (options.kv_disk.max_bytes == 0) options.kv_disk.max_bytes = kDefaultKvDiskBytes;
+  if (options.kv_disk_bytes == 0) options.kv_disk_bytes = kDefaultKvDiskBytes;
   options.use_mmap = !no_mmap_;
   options.gpu_graphs = !no_graphs_;
   RETURN_IF_ERROR(ResolveGpuLayers());

@@ -86,7 +86,8 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, Engi
   engine.drafts = options.drafts;
   engine.max_drafts = options.max_drafts;
   engine.adaptive_drafts = options.adaptive_drafts;
-  engine.kv_disk = options.kv_disk;
+  engine.kv_disk_dir = options.kv_disk_dir;
+  engine.kv_disk_bytes = options.kv_disk_bytes;
   const auto start = WallClock::now();
   RETURN_IF_ERROR(CheckMemory(options));
   std::unique_ptr<Session> session(new Session);

@@ -581,9 +581,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, std::move(policy)));
   scheduler->RecordTo(options.trace);
   std::unique_ptr<KvTier> tier;
-  if (!options.kv_disk.dir.empty()) {
+  if (!options.kv_disk_dir.empty()) {
     if (!options.enable_prefix_caching) return InvalidArgument("a KV cache on disk, and no prefix caching");
-    ASSIGN_OR_RETURN(tier, KvTier::Open(options.kv_disk, executor, scheduler.get()));
+    ASSIGN_OR_RETURN(tier, KvTier::Open({.dir = options.kv_disk_dir, .max_bytes = options.kv_disk_bytes}, executor, scheduler.get()));
   }
   return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler), std::move(tier), options));
 }

@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "engine/call_guide.h"
 #include "engine/reasoning_guide.h"
-#include "kv/kv_disk.h"
+#include "kv/tier_stats.h"
 #include "runtime/executor.h"
 #include "sample/plan.h"
 #include "sched/scheduler_options.h"
@@ -94,7 +94,8 @@ struct EngineOptions {
   std::string kv_policy = "lru-k";   // which cached blocks give way: lru, lfu, lru-k, arc, … (kv/policy/)
   LruKOptions lru_k = {};
   int32_t kv_tenant_floor = 0;       // percent of the KV cache in which a tenant's prefixes stay, whatever others bring
-  KvDiskOptions kv_disk = {};        // where prefixes outlive memory and the process
+  std::string kv_disk_dir = "";      // where prefixes outlive memory and the process (kv/kv_disk.h); "": nowhere
+  int64_t kv_disk_bytes = 0;         // that they may take there
   std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
   double itl_target_ms = 0;          // prompts take so little of a step that running streams get a token in this time; 0: off
   double itl_ratio = 0;              // without a target: a step with prompts takes at most so many times what streams wait at the median, while few prompts want in; 0: off
@@ -128,7 +129,7 @@ struct EngineStats {
   int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far
   int64_t cache_hit_tokens = 0;      // of them, those that came from the prefix cache
   int64_t cache_evictions = 0;       // blocks that were cached and gave way
-  KvTierStats kv_disk;               // of the tier below (EngineOptions::kv_disk)
+  KvTierStats kv_disk;               // of the tier below (EngineOptions::kv_disk_dir)
   int64_t draft_rows = 0;            // rows of steps with drafts in them,
   int64_t draft_tokens = 0;          // the drafts,
   int64_t accepted_tokens = 0;       // and those of them that were right,

@@ -33,7 +33,8 @@ class EngineTierTest : public EngineTest {
     info.kv_identity = identity_;
     info_ = info;
     EngineOptions options;
-    options.kv_disk = {.dir = dir_.string(), .max_bytes = max_bytes_};
+    options.kv_disk_dir = dir_.string();
+    options.kv_disk_bytes = max_bytes_;
     options.trace = trace;
     Create(info, options);
   }
@@ -174,11 +175,12 @@ TEST_F(EngineTierTest, RefusesWhatCannotWork) {
   Restart();
   FakeExecutor other(info_);
   EngineOptions options;
-  options.kv_disk = {.dir = (dir_ / "2").string(), .max_bytes = 1 << 20};
+  options.kv_disk_dir = (dir_ / "2").string();
+  options.kv_disk_bytes = 1 << 20;
   options.enable_prefix_caching = false;
   EXPECT_FALSE(Engine::Create(&other, nullptr, options).ok());
   options.enable_prefix_caching = true;
-  options.kv_disk.dir = dir_.string();
+  options.kv_disk_dir = dir_.string();
   EXPECT_FALSE(Engine::Create(&other, nullptr, options).ok()) << "another engine is there";
 }
 

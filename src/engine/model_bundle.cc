@@ -291,7 +291,7 @@ Result<Prepared> Prepare(const ModelOptions& options) {
 
 // Blocks that leave the process are named by all that their bits depend on.
 Result<std::string> IdentityOf(const ModelOptions& options, const Prepared& prepared) {
-  const bool leave = !options.kv_disk.dir.empty() || options.names_every_byte;
+  const bool leave = !options.kv_disk_dir.empty() || options.names_every_byte;
   const bool generated = !options.dummy.empty();
   const WeightsSeen seen = generated || (!leave && !options.use_mmap) ? WeightsSeen::kSmall
                            : leave                                    ? WeightsSeen::kAll

@@ -8,7 +8,6 @@
 
 #include "base/status.h"
 #include "engine/kv_types.h"
-#include "kv/kv_disk.h"
 #include "model/layers/mla.h"
 #include "model/model_spec.h"
 #include "runtime/executor.h"
@@ -37,7 +36,8 @@ struct ModelOptions {
   int64_t kv_tokens = 0;         // KV capacity over all sequences; 0: max_seqs * context
   int64_t swap_tokens = 0;       // KV capacity for preempted sequences, beside it (EngineOptions::preemption)
   int32_t block_tokens = 16;
-  KvDiskOptions kv_disk = {};    // as EngineOptions has it: then blocks are named by every byte of the weights
+  std::string kv_disk_dir = "";  // as EngineOptions has it, with the next: then blocks are named by every byte of the weights
+  int64_t kv_disk_bytes = 0;
   bool names_every_byte = false; // so too, for a KV cache in a file
   bool use_mmap = true;
   bool mlock = false;

@@ -75,7 +75,7 @@ TEST(ResponseKey, SaysWhetherAndWhatAnAnswerDependsOn) {
       [](Request* r) { r->call.in_prompt = true; },
       [](Request* r) { r->call.names = {"f"}; },
       [](Request* r) { r->call.middle = "f"; },
-      [](Request* r) { r->call.close = "f"; },
+      [](Request* r) { r->call.close = std::string("f"); },
       [](Request* r) { r->shown_ids = {1}; },
       [](Request* r) { r->cache_salt = "other/"; },
   };
