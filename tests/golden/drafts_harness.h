@@ -241,4 +241,22 @@ inline void ExpectStopStringsEndInsideDrafts(const std::string& model, Drafting 
   EXPECT_GT(stats.accepted_tokens, 20) << stats.draft_tokens << " drafted; " << whole[0].text;
 }
 
+// For benchmarks: the share that was asked for (0.7, of two drafts a row), and as many tokens as without.
+inline void ExpectAFixedAcceptance(DraftingModel* opened) {
+  std::vector<std::vector<DraftAnswer>> answers(8);
+  for (int32_t i = 0; i < 8; ++i) {
+    Request request;
+    request.prompt_ids = DraftPrompt(5, i);
+    request.max_tokens = 100;
+    request.ignore_eos = true;
+    request.sampling.frequency_penalty = 0.5f;
+    opened->Submit(std::move(request), &answers[static_cast<size_t>(i)]);
+  }
+  const EngineStats& stats = opened->Run();
+  for (const auto& answer : answers) EXPECT_EQ(answer[0].tokens.size(), 100u);
+  const auto rows = static_cast<double>(stats.draft_rows);
+  EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[0]) / rows, 0.7, 0.07);
+  EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[1]) / rows, 0.49, 0.07);
+}
+
 }  // namespace cachalot

@@ -131,20 +131,7 @@ TEST(GpuDrafts, AFixedAcceptance) {
     setup.accept_fixed = 0.7f;
     setup.gpu_graphs = graphs;
     DraftingModel opened(kMtpModel, setup);
-    std::vector<std::vector<DraftAnswer>> answers(8);
-    for (int32_t i = 0; i < 8; ++i) {
-      Request request;
-      request.prompt_ids = DraftPrompt(5, i);
-      request.max_tokens = 100;
-      request.ignore_eos = true;
-      request.sampling.frequency_penalty = 0.5f;
-      opened.Submit(std::move(request), &answers[static_cast<size_t>(i)]);
-    }
-    const EngineStats& stats = opened.Run();
-    for (const auto& answer : answers) EXPECT_EQ(answer[0].tokens.size(), 100u);
-    const auto rows = static_cast<double>(stats.draft_rows);
-    EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[0]) / rows, 0.7, 0.07);
-    EXPECT_NEAR(static_cast<double>(stats.accepted_by_position[1]) / rows, 0.49, 0.07);
+    ExpectAFixedAcceptance(&opened);
     if (graphs) {
       EXPECT_GT(opened.bundle().cuda_runtime->num_graph_launches(), 70);
     }
