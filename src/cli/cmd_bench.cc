@@ -244,6 +244,9 @@ Status CompareDrafts(const BenchFlags& flags, const std::vector<Row>& rows, Outp
 
 Status Bench(const BenchFlags& flags, Output* output) {
   if (flags.compare_drafts && flags.model.options.drafts == DraftKind::kNone) return InvalidArgument("--compare-drafts says nothing without --spec");
+  if (flags.json && (flags.compare_drafts || !flags.tunes.empty())) {
+    return InvalidArgument("--json says nothing with {}: its table is text", flags.compare_drafts ? "--compare-drafts" : "--gpu-tune");
+  }
   ASSIGN_OR_RETURN(auto setups, OpenAll(flags));
   std::vector<Row> rows = MakeRows(flags, &setups);
   if (flags.compare_drafts) return CompareDrafts(flags, rows, output);

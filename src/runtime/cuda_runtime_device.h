@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/cuda_runtime.h"
+#include "runtime/draft_activity.h"
 
 namespace cachalot {
 
@@ -85,7 +86,7 @@ struct CudaRuntime::Device {
   // Of an MTP layer that drafts.
   KvStore draft_kv;                  // a row of blocks for each slot
   std::vector<int32_t> waiting;      // [max_seqs] states that wait for it, at most
-  double draft_activity = 1;         // the share of steps with drafts, of late
+  DraftActivity draft_activity;
 
   void* AllocateHost(int64_t bytes, Status* status);
   std::vector<void*> host_buffers;

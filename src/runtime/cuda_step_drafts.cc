@@ -8,13 +8,6 @@
 #include "runtime/cuda_runtime_device.h"
 
 namespace cachalot {
-namespace {
-
-// As Drafter has them: below this share of steps with drafts, prompts are not fed.
-constexpr double kActivityWeight = 1.0 / 32;
-constexpr double kActive = 0.25;
-
-}  // namespace
 
 Status CudaRuntime::BuildDrafts() {
   Device& d = *device_;
@@ -48,10 +41,8 @@ void CudaRuntime::CountDrafts(const StepPlan& plan, InFlight* step) {
     step->max_drafts = std::max(step->max_drafts, row.num_drafts);
     step->max_waiting = std::max(step->max_waiting, device_->waiting[static_cast<size_t>(row.slot)]);
   }
-  double& activity = device_->draft_activity;
-  if (step->max_drafts > 0) activity += (1 - activity) * kActivityWeight;
-  else if (decodes) activity -= activity * kActivityWeight;
-  step->feeds = step->feeds && activity >= kActive;
+  if (step->max_drafts > 0 || decodes) device_->draft_activity.Observe(step->max_drafts > 0);
+  step->feeds = step->feeds && device_->draft_activity.IsActive();
 }
 
 // Rows for what waits in a slot. Few values: each is a captured step of its own.

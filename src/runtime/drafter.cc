@@ -8,8 +8,6 @@
 namespace cachalot {
 namespace {
 
-constexpr double kActivityWeight = 1.0 / 32;
-
 int64_t Floats(int64_t count) { return count * static_cast<int64_t>(sizeof(float)); }
 
 }  // namespace
@@ -243,7 +241,7 @@ void Drafter::FeedPending(const ExecContext& exec, std::span<const Want> wants) 
 }
 
 void Drafter::Draft(const ExecContext& exec, std::span<const Want> wants, int32_t vocab_size) {
-  activity_ += (1 - activity_) * kActivityWeight;
+  activity_.Observe(true);
   FeedPending(exec, wants);
   active_.resize(wants.size());
   for (size_t i = 0; i < wants.size(); ++i) {
@@ -293,6 +291,6 @@ void Drafter::Pick(const ExecContext& exec, std::span<const Want> wants, int32_t
   }
 }
 
-void Drafter::Idle() { activity_ -= activity_ * kActivityWeight; }
+void Drafter::Idle() { activity_.Observe(false); }
 
 }  // namespace cachalot

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/exec_context.h"
+#include "runtime/draft_activity.h"
 #include "runtime/draft_graph.h"
 #include "runtime/kv_store.h"
 #include "spec/plan.h"
@@ -86,7 +87,7 @@ class Drafter {
   static int64_t BatchTokens(const DrafterOptions& options);
   int32_t NumPending(const Slot& slot) const { return static_cast<int32_t>(slot.tokens.size()) - slot.num_fed; }
   float* PendingHidden(int32_t slot) { return pending_hidden_.as<float>() + int64_t{slot} * kMaxPending * hidden_size_; }
-  bool IsActive() const { return activity_ >= kActive; }
+  bool IsActive() const { return activity_.IsActive(); }
   void PushWithHidden(const ExecContext& exec, int32_t slot, int32_t token, const float* hidden);
   void PushToken(Slot* slot, int32_t token);
   void Forget(int32_t slot, int32_t kept);
@@ -100,7 +101,6 @@ class Drafter {
 
   static constexpr int32_t kMaxPending = 64;     // hidden states kept of a slot
   static constexpr int32_t kCatchUp = 8;         // of them, those that it goes on with after a pause
-  static constexpr double kActive = 0.25;        // of activity: below, prompts are not read
   static constexpr int32_t kMostFed = 1024;      // tokens that a draft model catches up on
   static constexpr int32_t kHeadRows = 64;
 
@@ -110,7 +110,7 @@ class Drafter {
   int32_t most_fed_ = 0;
   int32_t catch_up_ = 0;       // with hidden states: where more tokens wait, it goes on with the last
   int64_t batch_tokens_ = 0;
-  double activity_ = 1;        // the share of steps with drafts, of late
+  DraftActivity activity_;
   KvStore kv_;
   std::vector<Slot> slots_;
   Buffer pending_hidden_;      // [max_seqs, kMaxPending, hidden_size]

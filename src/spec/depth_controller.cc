@@ -60,7 +60,7 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
   if (candidates.empty() || max_drafts <= 0) return;
   if (!adaptive_) return ChooseAll(candidates, max_drafts);
   const bool may = MayDraft(num_rows);
-  if (may) together_ ? ChooseTogether(candidates, num_rows, max_drafts) : ChooseBest(candidates, num_rows, max_drafts);
+  if (may) ChooseBest(candidates, num_rows, max_drafts);
   fade_ *= kFade;
   for (DraftCandidate& candidate : candidates) {
     if (candidate.depth > 0) continue;
@@ -98,7 +98,7 @@ bool DepthController::WouldDraft(std::span<DraftCandidate> candidates, int32_t n
   if (!MayDraft(num_rows)) return false;
   if (steps_without_ + 1 >= probe_every_) return true;
   for (DraftCandidate& candidate : candidates) candidate.depth = 0;
-  together_ ? ChooseTogether(candidates, num_rows, max_drafts) : ChooseBest(candidates, num_rows, max_drafts);
+  ChooseBest(candidates, num_rows, max_drafts);
   return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
 }
 
@@ -147,6 +147,7 @@ void DepthController::ChooseTogether(std::span<DraftCandidate> candidates, int32
 
 // The best drafts first, whosever they are, as long as the step as a whole gains by them.
 void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
+  if (together_) return ChooseTogether(candidates, num_rows, max_drafts);
   gains_.clear();
   for (size_t i = 0; i < candidates.size(); ++i) {
     double value = 1;
