@@ -4,9 +4,11 @@
 //
 // and that prints, when the program ends, the kernels of the last part of the run (the last GPU_TRACE_MS milliseconds of
 // activity, 200 by default): calls, time, share; and how long the device stood idle between them. Kernels inside graphs are
-// counted like others. It is a bench, not a part of the engine, and its one setting is read from the environment because
-// nothing else reaches a library that is loaded this way.
+// counted like others. With GPU_TRACE_LIST=N it also prints the last N of them one by one, in order: how long each took, and
+// how long nothing ran in front of it (below 0: it began while others still ran). It is a bench, not a part of the engine, and its
+// settings are read from the environment because nothing else reaches a library that is loaded this way.
 #include <cupti.h>
+#include <cxxabi.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -27,10 +29,32 @@ struct Span {
 std::mutex g_mutex;
 std::vector<Span> g_spans;
 
-// "void cachalot::(anonymous namespace)::StreamKernel<…>(…)": the name alone, with its template's first arguments.
+// "StreamKernel<…>" of "void cachalot::(anonymous namespace)::StreamKernel<…>(…)".
 std::string ShortName(const char* symbol) {
-  std::string name = symbol == nullptr ? "?" : symbol;
-  return name.substr(0, 90);
+  if (symbol == nullptr) return "?";
+  int failed = 0;
+  char* plain = abi::__cxa_demangle(symbol, nullptr, nullptr, &failed);
+  std::string name = failed == 0 ? plain : symbol;
+  std::free(plain);
+  for (const char* noise : {"void ", "cachalot::", "(anonymous namespace)::"}) {
+    for (size_t at = name.find(noise); at != std::string::npos; at = name.find(noise, at)) name.erase(at, std::char_traits<char>::length(noise));
+  }
+  size_t end = 0;
+  for (int depth = 0; end < name.size() && (name[end] != '(' || depth > 0); ++end) depth += (name[end] == '<') - (name[end] == '>');
+  return name.substr(0, std::min<size_t>(end, 90));
+}
+
+// The last `count`, one a line.
+void List(const std::vector<Span>& spans, size_t count) {
+  const size_t first = spans.size() - std::min(count, spans.size());
+  uint64_t until = first > 0 ? spans[first - 1].end : spans[0].start;
+  std::fprintf(stderr, "%9s %9s  %s\n", "idle us", "us", "kernel, in order");
+  for (size_t i = first; i < spans.size(); ++i) {
+    const Span& span = spans[i];
+    std::fprintf(stderr, "%9.2f %9.2f  %s\n", (static_cast<double>(span.start) - static_cast<double>(until)) * 1e-3,
+                 static_cast<double>(span.end - span.start) * 1e-3, span.name.c_str());
+    until = std::max(until, span.end);
+  }
 }
 
 void CUPTIAPI OnRequest(uint8_t** buffer, size_t* size, size_t* max_records) {
@@ -93,6 +117,8 @@ void Report() {
     std::fprintf(stderr, "%9lld %9.2f %6.1f%%  %s\n", static_cast<long long>(sum.calls), sum.us / static_cast<double>(sum.calls),
                  100 * sum.us / total, name.c_str());
   }
+  const char* listed = std::getenv("GPU_TRACE_LIST");
+  if (listed != nullptr) List(g_spans, static_cast<size_t>(std::max(0, std::atoi(listed))));
 }
 
 }  // namespace
