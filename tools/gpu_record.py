@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -45,37 +46,91 @@ def share(i: int, count: int) -> set:
     return set(cores[i * len(cores) // count:(i + 1) * len(cores) // count]) or set(cores)
 
 
+def started(command: list, i: int, processes: int, log: Path, more: dict | None = None) -> subprocess.Popen:
+    with log.open("w") as out:
+        return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **(more or {})}, start_new_session=True,
+                                preexec_fn=functools.partial(os.sched_setaffinity, 0, share(i, processes)))
+
+
+def counted(result: dict, text: str) -> None:
+    for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text):
+        result[word.lower()] = result.get(word.lower(), 0) + int(n)
+
+
 def shards(command: list, processes: int, log: Path) -> tuple[dict, str]:
     """Runs a test program dealt among processes; what came of it, and all that was printed (which `log` keeps too)."""
-    started = time.monotonic()
+    begun = time.monotonic()
     files = [log.with_suffix(f".{i}.txt") for i in range(processes)]
-    running = []
-    for i, path in enumerate(files):
-        with path.open("w") as out:
-            running.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT,
-                                            preexec_fn=functools.partial(os.sched_setaffinity, 0, share(i, processes)),
-                                            env={**os.environ, "GTEST_TOTAL_SHARDS": str(processes), "GTEST_SHARD_INDEX": str(i)}))
+    running = [started(command, i, processes, path, {"GTEST_TOTAL_SHARDS": str(processes), "GTEST_SHARD_INDEX": str(i)})
+               for i, path in enumerate(files)]
     result, everything = {"exit": 0}, ""
     for process, path in zip(running, files):
         process.wait()
         text = path.read_text(errors="replace")
         everything += text
-        for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text):
-            result[word.lower()] = result.get(word.lower(), 0) + int(n)
+        counted(result, text)
         result["exit"] = result["exit"] or process.returncode
         if process.returncode != 0:
             print(text[-6000:])
-    return {**result, "seconds": round(time.monotonic() - started)}, everything
+    return {**result, "seconds": round(time.monotonic() - begun)}, everything
 
 
-def run(folder: Path, processes: int, tool: str | None) -> int:
-    results, card = {}, ""
+def tests_of(program: Path, chosen: str) -> list:
+    names, suite = [], ""
+    for line in subprocess.run([str(program), "--gtest_list_tests", f"--gtest_filter={chosen}"], capture_output=True, text=True, check=True).stdout.splitlines():
+        if line.startswith("  "):
+            names.append(suite + line.split("#")[0].strip())
+        elif re.match(r"[\w/]+\.", line):
+            suite = line.split("#")[0].strip()
+    return names
+
+
+def one_by_one(command: list, names: list, processes: int, log: Path, limit: float) -> tuple[dict, str]:
+    """Runs each test in a process of its own, so that a slow one keeps no other waiting; what has not ended after `limit`
+    seconds is counted as not run, and an exit of 1."""
+    begun = time.monotonic()
+    waiting, running, result, everything = list(names), {}, {"exit": 0, "not_run": 0, "seconds": 0}, ""
+    while waiting or running:
+        late = time.monotonic() - begun > limit
+        for i in range(processes):
+            if i not in running and waiting and not late:
+                name = waiting.pop(0)
+                path = log.with_suffix(f".{name.replace('/', '_')}.txt")
+                running[i] = (name, path, started([*command, f"--gtest_filter={name}"], i, processes, path), time.monotonic())
+        for i, (name, path, process, since) in list(running.items()):
+            if process.poll() is None and not late:
+                continue
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)  # the tool and its test
+                process.wait()
+                result["not_run"] += 1
+                print(f"not ended: {name} after {time.monotonic() - since:.0f} s")
+            else:
+                text = path.read_text(errors="replace")
+                everything += text
+                counted(result, text)
+                print(f"{process.returncode} {time.monotonic() - since:5.1f} s {name} {' '.join(re.findall('ERROR SUMMARY.*|RACECHECK SUMMARY.*', text))}")
+                result["exit"] = result["exit"] or process.returncode
+            del running[i]
+        if late and waiting:
+            print("not begun:", *waiting)
+            result["not_run"] += len(waiting)
+            waiting = []
+        time.sleep(0.02)
+    result["exit"] = result["exit"] or min(1, result["not_run"])
+    return {**result, "seconds": round(time.monotonic() - begun)}, everything
+
+
+def run(folder: Path, args) -> int:
+    results, card, tool = {}, "", args.tool
     for name, shared in PROGRAMS.items():
-        if tool and not shared:
-            continue
-        under = [] if tool is None else ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
         key = name if tool is None else f"{name}, {tool}"
-        results[key], text = shards([*under, str(folder / name)], processes if shared else 1, folder / f"record_{key.replace(', ', '_')}")
+        log = folder / f"record_{key.replace(', ', '_')}"
+        if tool is None:
+            results[key], text = shards([str(folder / name)], args.processes if shared else 1, log)
+        elif shared:
+            command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(folder / name)]
+            results[key], text = one_by_one(command, tests_of(folder / name, args.tests), args.processes, log, args.limit)
         card = card or (re.search(r"GPU tests on (.*)", text) or [None, ""])[1]
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if tool is None or record.get("code") != code_hash():
@@ -106,11 +161,13 @@ def main() -> int:
     parser.add_argument("--tool", choices=["memcheck", "racecheck", "initcheck", "synccheck"],
                         help="run the op tests under this tool of compute-sanitizer and add what came of it to the record")
     parser.add_argument("--processes", type=int, default=1, help="among which the op tests are dealt (they wait for references on the CPU)")
+    parser.add_argument("--tests", default="*", metavar="FILTER", help="with --tool: which tests (GoogleTest's patterns)")
+    parser.add_argument("--limit", type=float, default=3600, metavar="SECONDS", help="with --tool: what has not ended by then is counted as not run")
     args = parser.parse_args()
     if args.hash:
         print(code_hash())
         return 0
-    return check() if args.check else run(args.run, args.processes, args.tool)
+    return check() if args.check else run(args.run, args)
 
 
 if __name__ == "__main__":
