@@ -69,6 +69,8 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Int("--draft-max,--draft,--draft-n", &options.max_drafts, 1, kMaxDrafts, "N",
              fmt::format("tokens guessed at a time, at most; fewer or none where that would\nnot pay (default {})", options.max_drafts));
   flags->String("-md,--model-draft", &options.draft_path, "FILE|FOLDER", "the draft model of --spec draft; same vocabulary");
+  flags->Int("--draft-head-tokens", &options.draft_head_tokens, 0, 1 << 24, "N",
+             "MTP guesses only tokens below N (default 0: any), and reads so much\nless; those of a BPE vocabulary are the more frequent ones");
   flags->Switch("--draft-always", &draft_always_, "guess --draft-max tokens in every step, paying or not");
   flags->Float("--spec-accept-fixed", &options.draft_accept_fixed, 0.0, 1.0, "P",
                "for benchmarks only: guesses count as right with this probability,\nso the text means nothing");
@@ -149,6 +151,9 @@ Status ModelFlags::ResolveDrafts() {
   }
   if (options.drafts == DraftKind::kNone && (draft_always_ || options.draft_accept_fixed >= 0)) {
     return InvalidArgument("--draft-always and --spec-accept-fixed say nothing without --spec");
+  }
+  if (options.drafts != DraftKind::kMtp && options.draft_head_tokens > 0) {
+    return InvalidArgument("--draft-head-tokens says nothing without --spec mtp");
   }
   options.adaptive_drafts = !draft_always_;
   return Status::Ok();

@@ -43,7 +43,7 @@ class Planner {
     ModelBuildOptions build = build_;
     build.num_cuda_layers = layers;
     build.cuda_exact = options_.gpu_exact;
-    build.rough_draft_head = RoughDraftHead(options_);
+    build.rough_drafts = RoughDrafts(options_);
     ASSIGN_OR_RETURN(const auto model, Model::Plan(spec_, source_, build));
     GpuPlan plan;
     plan.backend = gpu_.backend;

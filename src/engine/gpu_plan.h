@@ -17,7 +17,7 @@ struct GpuPlan {
 };
 
 // In exact arithmetic drafts are the CPU's.
-inline bool RoughDraftHead(const ModelOptions& options) { return options.drafts == DraftKind::kMtp && !options.gpu_exact; }
+inline bool RoughDrafts(const ModelOptions& options) { return options.drafts == DraftKind::kMtp && !options.gpu_exact; }
 
 // Nothing: everything runs on the CPU, because that was asked for, or because "auto" found no GPU or no room for a layer.
 // kExhausted: what was asked for does not fit; says by how much. kNotFound: "cuda" was asked for and there is none.

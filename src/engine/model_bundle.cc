@@ -248,6 +248,7 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   prepared.build = {.naming = opened.naming,
                     .pack = {.isa = prepared.runtime.isa, .borrow = options.dummy.empty() && options.use_mmap && !options.mlock},
                     .load_mtp = load_mtp,
+                    .draft_head_tokens = options.draft_head_tokens,
                     .kv_types = bundle.kv.types,
                     .key_means = bundle.kv.key_means};
   ASSIGN_OR_RETURN(prepared.gpu, PlanGpu(options, bundle.spec, *bundle.source, prepared.build, prepared.runtime));
@@ -266,7 +267,7 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   }
   if (prepared.gpu) {
     prepared.build.num_cuda_layers = prepared.gpu->num_layers;
-    prepared.build.rough_draft_head = RoughDraftHead(options);
+    prepared.build.rough_drafts = RoughDrafts(options);
     prepared.runtime = prepared.gpu->options.base;
     memory = prepared.gpu->memory;
     return prepared;

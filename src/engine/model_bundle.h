@@ -48,6 +48,7 @@ struct ModelOptions {
   DraftKind drafts = DraftKind::kNone;
   int32_t max_drafts = 4;
   bool adaptive_drafts = true;   // as EngineOptions has it, like the two before
+  int32_t draft_head_tokens = 0; // of kMtp: it drafts only tokens below this; 0: any
   std::string draft_path = "";   // of kModel: a GGUF file or a folder
   float draft_accept_fixed = -1.0f;  // benchmarks only (RuntimeOptions::accept_fixed)
   // Where layers run. "auto": on the GPU if there is one, as many of them as its memory holds.

@@ -99,17 +99,27 @@ Status Model::Build(WeightReader* reader, const ModelBuildOptions& options) {
   }
   if (!options.load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();
   reader->SetHome(last);
-  return BuildMtp(reader, options.rough_draft_head);
+  return BuildMtp(reader, options);
 }
 
-Status Model::BuildMtp(WeightReader* reader, bool rough_head) {
+Status Model::BuildMtp(WeightReader* reader, const ModelBuildOptions& options) {
   const int64_t hidden = spec_.hidden_size;
   const int32_t idx = spec_.num_layers;  // the first MTP layer; DeepSeek has one
   Mtp mtp;
   ASSIGN_OR_RETURN(mtp.embedding_norm, reader->Vector({TensorRole::kMtpEmbeddingNorm, idx}, hidden));
   ASSIGN_OR_RETURN(mtp.hidden_norm, reader->Vector({TensorRole::kMtpHiddenNorm, idx}, hidden));
-  const RowsOf projection[] = {{{TensorRole::kMtpProjection, idx}, hidden}};
-  ASSIGN_OR_RETURN(mtp.projection, reader->Matrix(projection, 2 * hidden));
+  const auto is_rough = [&](const WeightRef& ref, int64_t k) {
+    const DType type = reader->TypeOf(ref);
+    const bool wide = type == DType::kF32 || type == DType::kF16 || type == DType::kBF16;
+    return options.rough_drafts && wide && k % GetDTypeInfo(DType::kQ4_0).block_size == 0;
+  };
+  const WeightRef projection = {TensorRole::kMtpProjection, idx};
+  if (is_rough(projection, 2 * hidden)) {
+    ASSIGN_OR_RETURN(mtp.projection, reader->Recoded({projection, hidden}, hidden, 2 * hidden, DType::kQ4_0));
+  } else {
+    const RowsOf rows[] = {{projection, hidden}};
+    ASSIGN_OR_RETURN(mtp.projection, reader->Matrix(rows, 2 * hidden));
+  }
   ASSIGN_OR_RETURN(mtp.layer, BuildLayer(reader, idx));
   ASSIGN_OR_RETURN(mtp.norm, reader->Vector({TensorRole::kMtpNorm, idx}, hidden));
   // Its own embedding, or the main one's copy where that lives elsewhere.
@@ -122,10 +132,9 @@ Status Model::BuildMtp(WeightReader* reader, bool rough_head) {
   WeightRef head = {TensorRole::kMtpHead, idx};
   const bool own_head = reader->Has(head);
   if (!own_head) head = {spec_.tied_embeddings ? TensorRole::kEmbedding : TensorRole::kHead};
-  const DType head_type = reader->TypeOf(head);
-  const bool wide = head_type == DType::kF32 || head_type == DType::kF16 || head_type == DType::kBF16;
-  if (rough_head && wide && hidden % GetDTypeInfo(DType::kQ4_0).block_size == 0) {
-    ASSIGN_OR_RETURN(mtp.head, reader->Recoded(head, spec_.vocab_size, hidden, DType::kQ4_0));
+  mtp.head_tokens = options.draft_head_tokens > 0 ? std::min(options.draft_head_tokens, spec_.vocab_size) : spec_.vocab_size;
+  if (is_rough(head, hidden)) {
+    ASSIGN_OR_RETURN(mtp.head, reader->Recoded({head, spec_.vocab_size}, mtp.head_tokens, hidden, DType::kQ4_0));
   } else if (own_head) {
     const RowsOf rows[] = {{head, spec_.vocab_size}};
     ASSIGN_OR_RETURN(mtp.head, reader->Matrix(rows, hidden));
@@ -263,7 +272,15 @@ void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
 }
 
 void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const {
-  const PackedMatrix& head = mtp_->head ? *mtp_->head : HeadMatrix();
+  const PackedMatrix& whole = mtp_->head ? *mtp_->head : HeadMatrix();
+  PackedMatrix first;  // a view of its first rows
+  const bool part = mtp_->head_tokens < whole.n;
+  if (part) {
+    first = {.dtype = whole.dtype, .layout = whole.layout, .n = mtp_->head_tokens, .k = whole.k, .data = whole.data,
+             .data_bytes = whole.data_bytes / whole.n * mtp_->head_tokens, .block_scales = whole.block_scales,
+             .block_scale_rows = whole.block_scale_rows};
+  }
+  const PackedMatrix& head = part ? first : whole;
   Matmul(exec, {.x = x, .x_stride = spec_.hidden_size, .m = num_rows, .weight = &head, .y = logits, .y_stride = spec_.vocab_size});
 }
 

@@ -24,8 +24,10 @@ struct ModelBuildOptions {
   SourceNaming naming = SourceNaming::kHuggingFace;
   PackOptions pack;
   bool load_mtp = false;
-  // The MTP layer only drafts, which decides no token: its head, most of what a draft reads, is a copy in four bits a weight.
-  bool rough_draft_head = false;
+  // The MTP layer only drafts, which decides no token: of its head and its projection, most of what a draft reads, there are
+  // copies in four bits a weight.
+  bool rough_drafts = false;
+  int32_t draft_head_tokens = 0;  // MTP: it drafts only tokens below this; 0: any
   // The last layers that live on the GPU, with the norm and the head behind them; all of them: the embedding too.
   int32_t num_cuda_layers = 0;
   bool cuda_exact = false;            // weights that are derived at load time keep F32 there
@@ -80,6 +82,7 @@ class Model {
 
   const ModelSpec& spec() const { return spec_; }
   bool has_mtp() const { return mtp_.has_value(); }
+  int32_t mtp_head_tokens() const { return mtp_->head_tokens; }
   const std::vector<KvGroupSpec>& kv_groups() const { return kv_groups_; }
   const WeightBytes& weight_bytes() const { return weight_bytes_; }
   int32_t num_cuda_layers() const { return num_cuda_layers_; }
@@ -93,7 +96,7 @@ class Model {
   // logits [num_rows, vocab_size] of normalised hidden states.
   void Head(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const;
   void ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const;
-  // The MTP layer's head (its own, or the main one).
+  // The MTP layer's head (its own, or the main one): the first mtp_head_tokens() of each row.
   void MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const;
 
   // Scratch of Forward (and ForwardMtp) with up to max_tokens tokens, and of Head with up to max_logit_rows.
@@ -119,13 +122,14 @@ class Model {
     FloatArray norm;
     std::optional<PackedMatrix> embedding;
     std::optional<PackedMatrix> head;
+    int32_t head_tokens = 0;
   };
 
   static Result<std::unique_ptr<Model>> Make(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options,
                                              WeightReader::Mode mode);
   Status Build(WeightReader* reader, const ModelBuildOptions& options);
   PagedKv Bind(const Layer& layer, const KvBinding& binding) const;
-  Status BuildMtp(WeightReader* reader, bool rough_head);
+  Status BuildMtp(WeightReader* reader, const ModelBuildOptions& options);
   Result<Layer> BuildLayer(WeightReader* reader, int32_t layer) const;
   DeviceType Home(int32_t layer) const {
     return layer >= spec_.num_layers - num_cuda_layers_ ? DeviceType::kCuda : DeviceType::kCpu;

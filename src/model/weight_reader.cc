@@ -160,27 +160,27 @@ Result<PackedMatrix> WeightReader::Derived(std::span<const float> values, int64_
   return Place({&part, 1}, k, options);
 }
 
-Result<PackedMatrix> WeightReader::Recoded(const WeightRef& ref, int64_t rows, int64_t k, DType dtype) {
-  ASSIGN_OR_RETURN(const SourceTensor* tensor, Require(ref, rows, k));
+Result<PackedMatrix> WeightReader::Recoded(const RowsOf& whole, int64_t num_kept, int64_t k, DType dtype) {
+  ASSIGN_OR_RETURN(const SourceTensor* tensor, Require(whole.ref, whole.rows, k));
   if (tensor->dtype == DType::kFP8E4M3 || k % GetDTypeInfo(dtype).block_size != 0) {
     return Unsupported("{}: tensor '{}' of type {} as {}", source_.place(), tensor->name, DTypeName(tensor->dtype), DTypeName(dtype));
   }
   PackOptions options = options_;
   options.borrow = false;
-  MatrixPart part{.dtype = dtype, .rows = rows};
+  MatrixPart part{.dtype = dtype, .rows = num_kept};
   if (planning()) return Place({&part, 1}, k, options);
-  ASSIGN_OR_RETURN(const std::byte* data, Bytes(*tensor, ref));
+  ASSIGN_OR_RETURN(const std::byte* data, Bytes(*tensor, whole.ref));
   const QuantFormat& from = *FindQuantFormat(tensor->dtype);
   const QuantFormat& to = *FindQuantFormat(dtype);
-  std::vector<std::byte> encoded(static_cast<size_t>(DTypeBytes(dtype, rows * k)));
+  std::vector<std::byte> encoded(static_cast<size_t>(DTypeBytes(dtype, num_kept * k)));
   constexpr int64_t kRows = 64;
   const auto recode = [&](int64_t chunk, int) {
-    const int64_t first = chunk * kRows, count = std::min(kRows, rows - first) * k;
+    const int64_t first = chunk * kRows, count = std::min(kRows, num_kept - first) * k;
     std::vector<float> values(static_cast<size_t>(count));
     from.decode(data + DTypeBytes(tensor->dtype, first * k), values.data(), count);
     to.encode(values.data(), encoded.data() + DTypeBytes(dtype, first * k), count);
   };
-  const int64_t num_chunks = (rows + kRows - 1) / kRows;
+  const int64_t num_chunks = (num_kept + kRows - 1) / kRows;
   if (options_.pool != nullptr) options_.pool->ParallelFor(num_chunks, recode);
   else for (int64_t chunk = 0; chunk < num_chunks; ++chunk) recode(chunk, 0);
   part.data = encoded.data();

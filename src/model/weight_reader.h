@@ -63,8 +63,8 @@ class WeightReader {
   Result<PackedMatrix> Table(const WeightRef& ref, int64_t rows, int64_t k);
   // A matrix made of values that were computed here, stored as `dtype` (F32, F16 or BF16); in kPlan mode they are not read.
   Result<PackedMatrix> Derived(std::span<const float> values, int64_t rows, int64_t k, DType dtype);
-  // A tensor's values in another type, rounded anew. Not for FP8 with block scales.
-  Result<PackedMatrix> Recoded(const WeightRef& ref, int64_t rows, int64_t k, DType dtype);
+  // The first `num_kept` rows of a tensor in another type, rounded anew. Not for FP8 with block scales.
+  Result<PackedMatrix> Recoded(const RowsOf& whole, int64_t num_kept, int64_t k, DType dtype);
   // The same as Derived for the heads of a layer: values [num_heads, n, k].
   Result<HeadMatrices> DerivedHeads(std::span<const float> values, int32_t num_heads, int64_t n, int64_t k, DType dtype);
   // Tables in device memory that say where the experts' matrices are; nothing on the CPU.

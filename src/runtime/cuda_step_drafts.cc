@@ -127,7 +127,7 @@ void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes
       const int64_t count = std::min(m.logit_tile, bounds.spans - begin);
       model.MtpHead(d.exec, m.draft_states + begin * dim, count, m.logits);
       RunCuda(d.exec, &CudaBackend::sample,
-              CudaSampleParams{.logits = m.logits, .logits_stride = info_.vocab_size, .vocab = info_.vocab_size,
+              CudaSampleParams{.logits = m.logits, .logits_stride = info_.vocab_size, .vocab = model.mtp_head_tokens(),
                                .num_rows = static_cast<int32_t>(count), .row_slots = m.picks + begin,
                                .positions = m.picks + begin, .slots = m.greedy, .token_ids = m.picked + begin});
     }

@@ -8,6 +8,7 @@ class MtpGraph final : public DraftGraph {
   explicit MtpGraph(const Model* model) : model_(model) { CHECK(model->has_mtp()); }
   bool takes_hidden() const override { return true; }
   const ModelSpec& spec() const override { return model_->spec(); }
+  int32_t head_tokens() const override { return model_->mtp_head_tokens(); }
   std::vector<KvGroupSpec> kv_groups() const override { return {model_->kv_groups().back()}; }
   void Norm(const ExecContext& exec, float* hidden, int64_t num_rows) const override {
     model_->FinalNorm(exec, hidden, num_rows, hidden);
@@ -34,6 +35,7 @@ class ModelGraph final : public DraftGraph {
   explicit ModelGraph(std::unique_ptr<Model> model) : model_(std::move(model)) {}
   bool takes_hidden() const override { return false; }
   const ModelSpec& spec() const override { return model_->spec(); }
+  int32_t head_tokens() const override { return model_->spec().vocab_size; }
   std::vector<KvGroupSpec> kv_groups() const override { return model_->kv_groups(); }
   void Norm(const ExecContext&, float*, int64_t) const override {}  // it takes none
   void Forward(const ExecContext& exec, const DraftBatch& batch) const override {

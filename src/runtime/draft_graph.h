@@ -26,11 +26,12 @@ class DraftGraph {
   virtual ~DraftGraph() = default;
   virtual bool takes_hidden() const = 0;
   virtual const ModelSpec& spec() const = 0;
+  virtual int32_t head_tokens() const = 0;
   virtual std::vector<KvGroupSpec> kv_groups() const = 0;
   // Hidden states of the model that is drafted for, as Forward takes them; in place.
   virtual void Norm(const ExecContext& exec, float* hidden, int64_t num_rows) const = 0;
   virtual void Forward(const ExecContext& exec, const DraftBatch& batch) const = 0;
-  // logits [num_rows, spec().vocab_size] of rows of Forward's `out`; x may be changed.
+  // logits [num_rows, spec().vocab_size] of rows of Forward's `out`, of each the first head_tokens(); x may be changed.
   virtual void Head(const ExecContext& exec, float* x, int64_t num_rows, float* logits) const = 0;
 };
 

@@ -285,7 +285,7 @@ void Drafter::Pick(const ExecContext& exec, std::span<const Want> wants, int32_t
     graph_->Head(exec, scratch_.as<float>(), static_cast<int64_t>(count), logits_.as<float>());
     for (size_t i = 0; i < count; ++i) {
       const SampleRowResult best = SampleRow(exec, {.logits = logits_.as<float>() + static_cast<int64_t>(i) * width,
-                                                    .vocab = std::min(width, vocab_size)}, {});
+                                                    .vocab = std::min(graph_->head_tokens(), vocab_size)}, {});
       wants[static_cast<size_t>(active_[begin + i])].out[pass] = best.token_id;
     }
   }

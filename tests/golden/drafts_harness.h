@@ -35,6 +35,7 @@ struct Drafting {
   bool swap = false;
   int32_t max_seqs = 6;
   float accept_fixed = -1;
+  int32_t head_tokens = 0;
   std::string kv_type = "auto";
   std::string device = "cpu";
   bool gpu_exact = true;
@@ -83,6 +84,7 @@ class DraftingModel {
     options.drafts = setup.kind;
     options.max_drafts = setup.max_drafts;
     options.draft_accept_fixed = setup.accept_fixed;
+    options.draft_head_tokens = setup.head_tokens;
     options.device = setup.device;
     options.gpu_exact = setup.gpu_exact;
     options.gpu_graphs = setup.gpu_graphs;

@@ -167,6 +167,27 @@ TEST(Drafts, AFixedAcceptance) {
   ExpectAFixedAcceptance(&opened);
 }
 
+// Accepted unseen, drafts are most of an answer.
+TEST(Drafts, OnlyTheFirstTokensOfTheVocabulary) {
+  constexpr int32_t kFirst = 100;
+  for (const int32_t head_tokens : {0, kFirst}) {
+    DraftingModel opened("dummy tiny-deepseek-v3",
+                         {.kind = DraftKind::kMtp, .max_drafts = 4, .accept_fixed = 1, .head_tokens = head_tokens});
+    std::vector<DraftAnswer> answers;
+    Request request;
+    request.prompt_ids = DraftPrompt(20, 0);
+    request.max_tokens = 60;
+    request.ignore_eos = true;
+    request.sampling.temperature = 1;  // what is no draft is any token
+    opened.Submit(std::move(request), &answers);
+    const EngineStats& stats = opened.Run();
+    const auto num_above = std::count_if(answers[0].tokens.begin(), answers[0].tokens.end(), [](int32_t id) { return id >= kFirst; });
+    EXPECT_GT(stats.accepted_tokens, 40);
+    if (head_tokens == 0) EXPECT_GT(num_above, 60 - stats.accepted_tokens);
+    else EXPECT_LE(num_above, 60 - stats.accepted_tokens);
+  }
+}
+
 TEST(Drafts, WhatCannotDraftIsRefused) {
   const auto error = [](auto change) {
     ModelOptions options;

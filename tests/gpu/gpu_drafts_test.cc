@@ -2,6 +2,9 @@
 // bit, since these models run deterministically; the drafts are verified, and an MTP layer's are made, on the device.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <numeric>
+
 #include "golden/drafts_harness.h"
 #include "runtime/cuda_runtime.h"
 
@@ -88,6 +91,11 @@ TEST(GpuDrafts, TheMtpLayerIsTheCpus) {
       }
     }
   }
+  Drafting of_few = OnGpu(DraftKind::kMtp, 3);
+  of_few.head_tokens = 100;
+  const auto want = generate({.kind = DraftKind::kMtp, .max_drafts = 3, .head_tokens = 100}, 1);
+  const auto got = generate(of_few, 1);
+  EXPECT_GE(std::transform_reduce(want.begin(), want.end(), got.begin(), 0, std::plus<>(), std::equal_to<>()), 4) << "drafts of 100 tokens";
 }
 
 TEST(GpuDrafts, PreemptionChangesNothing) {
