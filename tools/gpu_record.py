@@ -53,6 +53,9 @@ def started(command: list, i: int, processes: int, log: Path, more: dict | None 
 
 
 def counted(result: dict, text: str) -> None:
+    for left_out, cases in re.findall(r"left out (\d+) of (\d+) cases", text):
+        result["cases_left_out"] = result.get("cases_left_out", 0) + int(left_out)
+        result["cases"] = result.get("cases", 0) + int(cases)
     for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text):
         result[word.lower()] = result.get(word.lower(), 0) + int(n)
 
@@ -86,35 +89,39 @@ def tests_of(program: Path, chosen: str) -> list:
 
 
 def one_by_one(command: list, names: list, processes: int, log: Path, limit: float) -> tuple[dict, str]:
-    """Runs each test in a process of its own, so that a slow one keeps no other waiting; what has not ended after `limit`
-    seconds is counted as not run, and an exit of 1."""
+    """Runs tests of matmuls each in a process of its own, so that a slow one keeps no other waiting, the others six to a process,
+    since the tool has to prepare each kernel in each process; what has not ended after `limit` seconds is counted as not run,
+    and an exit of 1."""
     begun = time.monotonic()
-    waiting, running, result, everything = list(names), {}, {"exit": 0, "not_run": 0, "seconds": 0}, ""
+    long = [name for name in names if "Matmul" in name or "Fusion" in name]
+    rest = [name for name in names if name not in long]
+    waiting = [[name] for name in long] + [rest[i:i + 6] for i in range(0, len(rest), 6)]
+    running, result, everything = {}, {"exit": 0, "not_run": 0}, ""
     while waiting or running:
         late = time.monotonic() - begun > limit
         for i in range(processes):
             if i not in running and waiting and not late:
-                name = waiting.pop(0)
-                path = log.with_suffix(f".{name.replace('/', '_')}.txt")
-                running[i] = (name, path, started([*command, f"--gtest_filter={name}"], i, processes, path), time.monotonic())
-        for i, (name, path, process, since) in list(running.items()):
+                tests = waiting.pop(0)
+                path = log.with_suffix(f".{tests[0].replace('/', '_')}.txt")
+                running[i] = (tests, path, started([*command, f"--gtest_filter={':'.join(tests)}"], i, processes, path), time.monotonic())
+        for i, (tests, path, process, since) in list(running.items()):
             if process.poll() is None and not late:
                 continue
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)  # the tool and its test
                 process.wait()
-                result["not_run"] += 1
-                print(f"not ended: {name} after {time.monotonic() - since:.0f} s")
+                result["not_run"] += len(tests)
+                print(f"not ended after {time.monotonic() - since:.0f} s:", *tests)
             else:
                 text = path.read_text(errors="replace")
                 everything += text
                 counted(result, text)
-                print(f"{process.returncode} {time.monotonic() - since:5.1f} s {name} {' '.join(re.findall('ERROR SUMMARY.*|RACECHECK SUMMARY.*', text))}")
+                print(f"{process.returncode} {time.monotonic() - since:5.1f} s {' '.join(tests)} {' '.join(re.findall('ERROR SUMMARY.*|RACECHECK SUMMARY.*', text))}")
                 result["exit"] = result["exit"] or process.returncode
             del running[i]
         if late and waiting:
-            print("not begun:", *waiting)
-            result["not_run"] += len(waiting)
+            print("not begun:", *sum(waiting, []))
+            result["not_run"] += len(sum(waiting, []))
             waiting = []
         time.sleep(0.02)
     result["exit"] = result["exit"] or min(1, result["not_run"])
@@ -129,6 +136,8 @@ def run(folder: Path, args) -> int:
         if tool is None:
             results[key], text = shards([str(folder / name)], args.processes if shared else 1, log)
         elif shared:
+            if args.cases:
+                os.environ["CACHALOT_GPU_CASES"] = args.cases
             command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", str(folder / name)]
             results[key], text = one_by_one(command, tests_of(folder / name, args.tests), args.processes, log, args.limit)
         card = card or (re.search(r"GPU tests on (.*)", text) or [None, ""])[1]
@@ -162,6 +171,7 @@ def main() -> int:
                         help="run the op tests under this tool of compute-sanitizer and add what came of it to the record")
     parser.add_argument("--processes", type=int, default=1, help="among which the op tests are dealt (they wait for references on the CPU)")
     parser.add_argument("--tests", default="*", metavar="FILTER", help="with --tool: which tests (GoogleTest's patterns)")
+    parser.add_argument("--cases", metavar="EVERY,MOST", help="with --tool: of the cases with at most MOST multiply-adds each EVERY-th one")
     parser.add_argument("--limit", type=float, default=3600, metavar="SECONDS", help="with --tool: what has not ended by then is counted as not run")
     args = parser.parse_args()
     if args.hash:

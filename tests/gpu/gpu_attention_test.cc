@@ -35,6 +35,13 @@ std::string Name(const Shape& s) {
                      s.kv.num_kv_heads, s.kv.k_dim, s.kv.v_dim, s.kv.block_tokens, s.window);
 }
 
+// Multiply-adds of a step, its causal half counted whole.
+int64_t WorkOf(const Shape& s, const std::vector<Part>& parts) {
+  int64_t work = 0;
+  for (const Part& part : parts) work += int64_t{part.q_len} * part.kv_len * s.num_q_heads * (s.kv.k_dim + s.kv.v_dim);
+  return work;
+}
+
 std::vector<float> QueryOf(const Shape& s, int64_t content_id, int64_t position) {
   TestRng rng(static_cast<uint64_t>(content_id * 7919 + position * 104729 + 17));
   return rng.NormalVector(int64_t{s.num_q_heads} * s.kv.k_dim);
@@ -261,6 +268,7 @@ TEST_P(GpuAttentionShapes, AgainstTheReference) {
   const Shape s = Shapes()[GetParam()];
   for (size_t b = 0; b < Batches().size(); ++b) {
     if (s.num_q_heads == 128 && b >= 4) continue;  // the reference takes too long
+    if (!Chosen(WorkOf(s, Batches()[b]))) continue;
     const Step step(s, Batches()[b]);
     const std::vector<float> want = RunCpu(step);
     for (const Mode mode : {Mode{CudaMath::kF32, false}, Mode{CudaMath::kFast, false}, Mode{CudaMath::kFast, true}}) {
@@ -297,6 +305,7 @@ TEST_F(GpuAttention, StreamedAndInRounds) {
                          Shape{{DType::kBF16, 1, 128, 128, 16}, 7}, Shape{{DType::kF16, 3, 64, 64, 16}, 9},
                          Shape{{DType::kBF16, 1, 64, 64, 128}, 16, 3000}, Shape{{DType::kF16, 2, 64, 64, 32}, 2, 1}}) {
     for (size_t b = 0; b < batches.size(); ++b) {
+      if (!Chosen(WorkOf(s, batches[b]))) continue;
       const Step step(s, batches[b]);
       const std::vector<float> want = RunCpu(step);
       for (const char* kernel : {"attention=stream", "attention=rounds"}) {
@@ -325,6 +334,7 @@ TEST_F(GpuAttention, LongAndMany) {
   for (const Shape& s : {Shape{{DType::kBF16, 2, 128, 128, 64}, 8}, Shape{{DType::kF16, 1, 64, 64, 16}, 4, 3000},
                          Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16}}) {
     for (size_t b = 0; b < batches.size(); ++b) {
+      if (!Chosen(WorkOf(s, batches[b]))) continue;
       const Step step(s, batches[b]);
       const std::vector<float> want = RunCpu(step);
       for (bool deterministic : {false, true}) {
@@ -348,6 +358,7 @@ TEST_F(GpuAttention, DeterministicBitsDependOnTheRowAlone) {
     SCOPED_TRACE(Name(s));
     const Mode mode{CudaMath::kFast, true};
     const int32_t length = 1300;
+    if (!Chosen(WorkOf(s, {{length, length, 5}}))) continue;
     const int64_t row = int64_t{s.num_q_heads} * s.kv.v_dim;
     const std::vector<float> whole = RunGpu(Step(s, {{length, length, 5}}), mode);
     const auto rows_of = [&](int32_t begin, int32_t count) {
@@ -408,6 +419,7 @@ TEST_F(GpuAttention, HalfCopiesAreTheOutputsRounded) {
   for (const Shape& s : {Shape{{DType::kF16, 8, 128, 128, 48}, 32}, Shape{{DType::kBF16, 2, 64, 64, 16}, 8, 100},
                          Shape{{DType::kF32, 1, 64, 64, 16}, 2}}) {
     for (const std::vector<Part>& parts : batches) {
+      if (!Chosen(WorkOf(s, parts))) continue;
       Step step(s, parts);
       step.out_head = s.kv.v_dim;
       step.out_token = s.num_q_heads * step.out_head;

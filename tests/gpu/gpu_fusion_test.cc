@@ -32,6 +32,7 @@ void Glu(const GpuArray<float>& products, int64_t rows, int64_t gates, const Gpu
 
 void CheckDense(const GpuWeight& weight, int64_t m) {
   const int64_t n = weight.view().n, k = weight.view().k;
+  if (!Chosen(m * n * k)) return;
   TestRng rng(static_cast<uint64_t>(m));
   const GpuArray<float> x(rng.NormalVector(m * k)), normed(m * k), norm_weight(NormWeight(k)), products(m * n), y(m * n / 2);
   Norm(x, m, k, norm_weight, normed);
@@ -190,6 +191,7 @@ TEST_F(GpuFusion, OnlyWhatTheDecodeKernelTakes) {
 void CheckPair(DType dtype, int64_t dense_n, int64_t experts_n, int64_t dense_k, int64_t experts_k, bool glu, int64_t tokens) {
   constexpr int32_t kExperts = 6, kTopK = 4;
   const int64_t pairs = tokens * kTopK;
+  if (!Chosen(tokens * dense_n * dense_k + pairs * experts_n * experts_k)) return;
   const GpuWeight dense_weight(BigWeight(dtype, dense_n, dense_k, 120));
   std::vector<std::unique_ptr<GpuWeight>> weights;
   std::vector<const std::byte*> data;
@@ -269,6 +271,7 @@ TEST_F(GpuFusion, SwiGluOfManyRows) {
     for (const auto& [n, k] : shapes) {
       const GpuWeight weight(BigWeight(dtype, n, k, 101));
       for (const int64_t m : {9, 16, 17, 40, 64, 100, 128}) {
+        if (!Chosen(m * n * k)) continue;
         SCOPED_TRACE(fmt::format("{} m {} n {} k {}", DTypeName(dtype), m, n, k));
         TestRng rng(static_cast<uint64_t>(m));
         const GpuArray<float> x(rng.NormalVector(m * k)), products(m * n), y(m * n / 2), out(m * n / 2);

@@ -133,6 +133,7 @@ TEST_F(GpuHalfCopies, LayersHaveTheSameBits) {
   for (DType dtype : {DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_0}) {
     for (int64_t m : {1, 8, 9, 16, 64, 100, 130, 200}) {
       for (bool deterministic : {false, true}) {
+        if (!Chosen(6 * 3 * m * kHidden * kInner)) continue;
         SCOPED_TRACE(fmt::format("{} m {}{}", DTypeName(dtype), m, deterministic ? " deterministic" : ""));
         Rows rows(dtype, m);
         std::vector<float> results[2];
@@ -154,6 +155,7 @@ TEST_F(GpuHalfCopies, LayersHaveTheSameBits) {
 TEST_F(GpuHalfCopies, AGraphIsAsStepByStep) {
   for (DType dtype : {DType::kF16, DType::kFP8E4M3}) {
     for (int64_t m : {16, 64, 128, 200}) {
+      if (!Chosen(120 * 3 * m * kHidden * kInner)) continue;
       Rows rows(dtype, m);
       Ops plain(&rows, false), ops(&rows, true);
       // The state of a replay is the next one's input; normalised, so that it stays in range.

@@ -1,5 +1,11 @@
 #include "gpu_testing.h"
 
+#include <fmt/format.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+
 namespace cachalot {
 namespace {
 
@@ -33,7 +39,38 @@ Gpu Open() {
 
 const CudaBackend& Backend() { return *Gpu::Get().backend; }
 
+// What CACHALOT_GPU_CASES asks for, and what came of it.
+struct Choice {
+  int64_t every = 1, most = INT64_MAX;
+  int64_t fitting = 0, cases = 0, left_out = 0;
+
+  Choice() {
+    const char* text = std::getenv("CACHALOT_GPU_CASES");
+    if (text == nullptr) return;
+    if (std::sscanf(text, "%" SCNd64 ",%" SCNd64, &every, &most) == 2 && every >= 1 && most >= 1) return;
+    std::fprintf(stderr, "CACHALOT_GPU_CASES is '%s'; wanted EVERY,MOST, both at least 1\n", text);
+    std::exit(2);
+  }
+  static Choice& Get() {
+    static Choice choice;
+    return choice;
+  }
+};
+
 }  // namespace
+
+bool Chosen(int64_t work) {
+  Choice& choice = Choice::Get();
+  ++choice.cases;
+  if (work <= choice.most && choice.fitting++ % choice.every == 0) return true;
+  ++choice.left_out;
+  return false;
+}
+
+std::string LeftOutCases() {
+  const Choice& choice = Choice::Get();
+  return choice.left_out == 0 ? "" : fmt::format("left out {} of {} cases", choice.left_out, choice.cases);
+}
 
 const Gpu& Gpu::Get() {
   static const Gpu gpu = Open();

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/cuda/cuda_library.h"
@@ -36,6 +37,12 @@ class GpuTest : public testing::Test {
     if (Gpu::Get().backend == nullptr) GTEST_SKIP() << Gpu::Get().reason;
   }
 };
+
+// Whether a case of `work` multiply-adds is run. All are, unless CACHALOT_GPU_CASES says "EVERY,MOST": each EVERY-th of those of at most
+// MOST, for tools under which kernels take a hundred times as long. How many were left out is said at the end.
+bool Chosen(int64_t work);
+// "" where every case was run.
+std::string LeftOutCases();
 
 // Fails the test with the library's words.
 #define GPU_OK(call)                                        \

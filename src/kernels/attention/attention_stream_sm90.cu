@@ -351,8 +351,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
       const int at = taken + run, slot = at % G::kSlots;
       WaitBarrier(SharedAddress(&shared.full[slot]), static_cast<uint32_t>(at / G::kSlots) & 1);
       AttendRun<T, kDim, kBlocks>(SharedAddress(shared.slots[slot]), q, (piece.first_run + run) * kRun, visible, &state);
-      __syncwarp();  // all lanes have read the slot
-      if (lane == 0) Arrive(SharedAddress(&shared.empty[slot]));
+      Arrive(SharedAddress(&shared.empty[slot]));
     }
     taken += piece.runs;
     MergePiece<kDim, kBlocks>(p, s, piece, state, shared);
@@ -370,7 +369,7 @@ __global__ __launch_bounds__(Geometry<kDim, kBlocks>::kThreads, kBlocks) void St
   if (threadIdx.x == G::kConsumerThreads) {
     for (int i = 0; i < G::kSlots; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 32);
-      InitBarrier(SharedAddress(&shared.empty[i]), 1);
+      InitBarrier(SharedAddress(&shared.empty[i]), 32);
     }
   }
   PrefetchUpcoming(p);
