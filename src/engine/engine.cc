@@ -59,10 +59,10 @@ constexpr size_t kAhead = 4;  // rows
 void Prefetch(const Sequence* seq) {
   if (seq == nullptr) return;
   const auto* choice = static_cast<const Choice*>(seq);
+  __builtin_prefetch(choice->request);
+  if (choice->plain) return;
   const char* bytes = reinterpret_cast<const char*>(choice);
   for (size_t at = sizeof(Sequence); at < sizeof(Choice); at += 64) __builtin_prefetch(bytes + at);
-  __builtin_prefetch(choice->request);
-  __builtin_prefetch(reinterpret_cast<const char*>(choice->request) + 64);
 }
 
 // What a row points at; an executor that points outside has a bug.
@@ -133,6 +133,7 @@ class EngineImpl final : public Engine {
   void Force(Choice* choice, int32_t num_kept);
   void Retake(Choice* choice, int32_t num_kept);
   void PublishRow(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
+  bool PublishPlain(Choice* choice, const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row);
   void PublishTokens(const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row, RequestOutput* output);
   void End(LiveRequest* request, FinishReason reason, const Status& error);
   void End(Choice* choice, FinishReason reason, const Status& error);
@@ -241,9 +242,6 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
                          ? now_us + request.deadline_us
                          : kNever;
   RETURN_IF_ERROR(scheduler_->CanAdd(spec));
-  const TextOptions text_options = {.min_tokens = request.min_tokens,
-                                    .include_stop = request.include_stop,
-                                    .skip_special = request.skip_special};
   std::erase_if(request.bad_words, [](const auto& word) { return word.size() < 2; });
   const BadWords bad_words(std::move(request.bad_words));
   auto live = std::make_unique<LiveRequest>();
@@ -257,10 +255,10 @@ Result<uint64_t> EngineImpl::Submit(Request request, OutputCallback on_output) {
     // What the prompt brings is the same for all: the first choice reports it.
     if (i > 0) own.prompt_logprobs = false;
     Choice* first = i > 0 && !own.wants_logits() ? live->choices.front().get() : nullptr;
-    live->choices.push_back(std::make_unique<Choice>(++last_id_, std::move(own), live.get(), i,
-                                                     RequestStream(tokenizer_, request.stop_strings, text_options,
-                                                                   request.reasoning, request.shown_ids, request.call)));
+    live->choices.push_back(
+        std::make_unique<Choice>(++last_id_, std::move(own), live.get(), i, MakeStream(request, request.text ? tokenizer_ : nullptr)));
     live->choices.back()->bad_words = bad_words;
+    live->choices.back()->plain = !request.text && bad_words.empty();
     scheduler_->Add(live->choices.back().get(), now_us, first);
   }
   live->num_live = request.n;
@@ -340,10 +338,12 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
   if (scheduled.seq == nullptr) return;  // it ended while this step was in flight
   if (scheduled.num_new == 0) return;    // computed again after a preemption
   Choice& choice = *static_cast<Choice*>(scheduled.seq);
+  if (choice.plain && PublishPlain(&choice, scheduled, planned, row)) return;
   const int64_t vocab_size = executor_->info().vocab_size;
   RequestOutput output;
   choice.stream.BeginStep();
 
+  choice.queue_us = choice.admitted_us - choice.added_us;
   choice.num_prompt_computed = std::min(scheduled.num_computed, choice.num_prompt);
   stats_.prompt_tokens +=
       choice.num_prompt_computed - std::min(scheduled.num_computed - scheduled.num_new, choice.num_prompt);
@@ -394,6 +394,25 @@ void EngineImpl::PublishRow(const ScheduledRow& scheduled, const PlanRow& planne
     }
     Force(&choice, choice.num_tokens());
   }
+}
+
+// The usual row: one more token of an answer that goes on, and nothing hangs on it. It stays in the cache lines that the
+// scheduler needs too.
+bool EngineImpl::PublishPlain(Choice* choice, const ScheduledRow& scheduled, const PlanRow& planned, const ResultRow& row) {
+  if (planned.outputs != kOutputSample || scheduled.end != SequenceEnd::kNone || scheduled.num_sampled != 1 || row.accept_len != 0 ||
+      choice->num_prompt_computed != choice->num_prompt) {
+    return false;
+  }
+  ++stats_.generated_tokens;
+  RequestOutput output;
+  output.request_id = choice->request->id;
+  output.choice = choice->index;
+  output.token_ids = std::span(&row.sampled_token, 1);
+  output.num_prompt_computed = choice->num_prompt_computed;
+  output.num_cached_tokens = choice->num_cached;
+  output.queue_us = choice->queue_us;
+  choice->request->on_output(output);
+  return true;
 }
 
 // The position behind the first num_kept tokens is drawn again, without what would complete a bad word there: the token that

@@ -43,6 +43,9 @@ struct Request {
   std::vector<std::vector<int32_t>> bad_words;  // token sequences that the answer does not contain
   bool include_stop = false;         // the text ends behind the stop string or token, not before it
   bool skip_special = true;          // special tokens give no text
+  // False: outputs carry no text and count no reasoning; whoever asks makes it of the tokens, elsewhere. Only where nothing
+  // hangs on the text: no stop strings, no limit to the reasoning, no call.
+  bool text = true;
   int32_t num_top_logprobs = -1;     // -1: no log-probabilities; n: the chosen token's and the n best
   bool prompt_logprobs = false;
   int32_t num_prompt_top_logprobs = 0;  // with prompt_logprobs: the n best at each position too

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "engine/engine_testing.h"
+#include "engine/request_stream.h"
 #include "sched/policy/policies.h"
 #include "sched/scheduler_trace.h"
 
@@ -275,6 +276,82 @@ TEST_F(EngineServingTest, CountsWhatAServerShows) {
   EXPECT_EQ(a->queue_us, 100);
   EXPECT_EQ(c->queue_us, 150);
   EXPECT_EQ(stats.cache_query_tokens, 90);
+}
+
+// What is left out of the outputs can be made of their tokens: the same text, with and without preemptions, speculation, bad words.
+TEST_F(EngineServingTest, TextCanBeMadeElsewhere) {
+  for (const int32_t depth : {0, 1}) {
+    for (const int32_t num_blocks : {256, 24}) {
+      for (const DraftKind drafts : {DraftKind::kNone, DraftKind::kNgram}) {
+        std::vector<std::shared_ptr<CollectedChoices>> with_text;
+        for (const bool text : {true, false}) {
+          Create(Info(num_blocks, depth), {.prefill_chunk = 16, .drafts = drafts, .adaptive_drafts = false});
+          std::vector<std::shared_ptr<CollectedChoices>> got;
+          std::vector<std::vector<RequestStream>> streams;
+          for (int32_t i = 0; i < 4; ++i) {
+            Request request = MakeRequest(Prompt(20 + i, 3 * i), 30);
+            request.text = text;
+            request.n = 1 + i % 2;
+            request.sampling.temperature = 1.0f;
+            request.sampling.seed = static_cast<uint64_t>(i);
+            request.stop_ids = {kTinyEndToken};
+            request.include_stop = i == 1;
+            if (i == 2) request.bad_words = {{1, 2}, {7, 8}};
+            if (i == 3) request.num_top_logprobs = 1;
+            if (text) {
+              got.push_back(SubmitChoices(request));
+              continue;
+            }
+            std::vector<RequestStream> own;
+            for (int32_t c = 0; c < request.n; ++c) own.push_back(MakeStream(request, tokenizer_));
+            streams.push_back(std::move(own));
+            auto collected = std::make_shared<CollectedChoices>();
+            collected->choices.resize(static_cast<size_t>(request.n));
+            ASSERT_TRUE(engine_->Submit(request, [&streams, collected, i](const RequestOutput& output) {
+              EXPECT_EQ(output.text, "");
+              auto& choice = collected->choices.at(static_cast<size_t>(output.choice));
+              choice.Take(output);
+              RequestStream& stream = streams[static_cast<size_t>(i)][static_cast<size_t>(output.choice)];
+              stream.BeginStep();
+              for (size_t t = 0; t < output.token_ids.size(); ++t) {
+                stream.Take(output.token_ids[t], output.finished && output.finish_reason == FinishReason::kStop && t + 1 == output.token_ids.size());
+              }
+              if (output.finished) stream.Finish();
+              choice.text += stream.text();
+            }).ok());
+            got.push_back(collected);
+          }
+          ASSERT_TRUE(engine_->RunUntilIdle().ok());
+          ExpectNothingHeld();
+          if (text) with_text = got;
+          for (size_t i = 0; i < got.size(); ++i) {
+            for (size_t c = 0; c < got[i]->choices.size(); ++c) {
+              ExpectSame(got[i]->choices[c], with_text[i]->choices[c]);
+              EXPECT_EQ(got[i]->choices[c].text, with_text[i]->choices[c].text);
+              EXPECT_EQ(got[i]->choices[c].num_cached_tokens, with_text[i]->choices[c].num_cached_tokens);
+              EXPECT_NE(got[i]->choices[c].text, "");
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(EngineServingTest, WhatHangsOnTheTextNeedsIt) {
+  Create(Info());
+  const auto refused = [this](auto change) {
+    Request request = MakeRequest(Prompt(5), 5);
+    request.text = false;
+    change(&request);
+    return SubmitError(std::move(request));
+  };
+  EXPECT_EQ(refused([](Request*) {}), "");
+  const char* why = "invalid_argument: an answer without text cannot end at stop strings, limit its reasoning or be a call";
+  EXPECT_EQ(refused([](Request* r) { r->stop_strings = {"a"}; }), why);
+  EXPECT_EQ(refused([](Request* r) { r->reasoning.budget = 3, r->reasoning.close_ids = {3}; }), why);
+  EXPECT_EQ(refused([](Request* r) { r->reasoning.inside = true, r->reasoning.then_ids = {3}; }), why);
+  EXPECT_EQ(refused([](Request* r) { r->call.on = true, r->call.in_prompt = true; }), why);
 }
 
 }  // namespace

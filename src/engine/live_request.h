@@ -21,14 +21,17 @@ struct Choice final : Sequence {
   Choice(uint64_t seq_id, SequenceSpec seq_spec, LiveRequest* request_in, int32_t index_in,
          RequestStream stream_in)
       : Sequence(seq_id, std::move(seq_spec)),
-        request(request_in),
         index(index_in),
+        request(request_in),
         stream(std::move(stream_in)) {}
 
-  LiveRequest* const request;
+  // What every step looks at shares a cache line with the last of the sequence.
   const int32_t index;
+  LiveRequest* const request;
+  int64_t queue_us = 0;             // published, and so are these
+  int32_t num_prompt_computed = 0;
+  bool plain = false;               // its tokens go out as they are
   RequestStream stream;
-  int32_t num_prompt_computed = 0;  // published
   BadWords bad_words;
   int32_t retaken_at = -1;          // the position that is drawn again; its token stays, whatever it is
 
@@ -37,9 +40,9 @@ struct Choice final : Sequence {
   }
 };
 
-struct LiveRequest {
-  uint64_t id = 0;
+struct alignas(64) LiveRequest {
   OutputCallback on_output;
+  uint64_t id = 0;
   int64_t deadline_us = 0;  // on the engine's clock
   bool cancelled = false;
   std::vector<std::unique_ptr<Choice>> choices;  // null: it had its last output

@@ -78,6 +78,10 @@ bool BeginsInsideCharacter(const std::string& text) {
 
 }  // namespace
 
+bool CanLeaveText(const Request& request) {
+  return request.stop_strings.empty() && request.reasoning.budget < 0 && request.reasoning.then_ids.empty() && !request.call.on;
+}
+
 Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_tokenizer) {
   const int32_t vocab_size = info.vocab_size;
   if (request.n < 1 || request.n > kMaxChoices) {
@@ -119,6 +123,9 @@ Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_t
   if (request.num_prompt_top_logprobs < 0 || request.num_prompt_top_logprobs > std::min(vocab_size, kMaxPromptTopLogprobs)) {
     return InvalidArgument("num_prompt_top_logprobs is {}: must be in 0..{}", request.num_prompt_top_logprobs,
                            std::min(vocab_size, kMaxPromptTopLogprobs));
+  }
+  if (!request.text && !CanLeaveText(request)) {
+    return InvalidArgument("an answer without text cannot end at stop strings, limit its reasoning or be a call");
   }
   if (!request.stop_strings.empty() && !has_tokenizer) {
     return InvalidArgument("stop strings need a tokenizer, and this model has none");

@@ -7,6 +7,8 @@
 
 namespace cachalot {
 
+// Whether Request::text may be false.
+bool CanLeaveText(const Request& request);
 Status CheckRequest(const Request& request, const ExecutorInfo& info, bool has_tokenizer);
 
 }  // namespace cachalot

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/engine.h"
+
 namespace cachalot {
 namespace {
 
@@ -16,6 +18,12 @@ RequestStream::RequestStream(const Tokenizer* tokenizer, std::vector<std::string
   if (tokenizer == nullptr) return;
   decoder_.emplace(*tokenizer, options.skip_special, std::move(shown_ids));
   text_.reserve(kUsualTextBytes);
+}
+
+RequestStream MakeStream(const Request& request, const Tokenizer* tokenizer) {
+  return RequestStream(tokenizer, request.stop_strings,
+                       {.min_tokens = request.min_tokens, .include_stop = request.include_stop, .skip_special = request.skip_special},
+                       request.reasoning, request.shown_ids, request.call);
 }
 
 void RequestStream::Push(int32_t token) {

@@ -20,6 +20,8 @@ struct TextOptions {
   bool skip_special = true;   // special tokens are not
 };
 
+struct Request;
+
 class RequestStream {
  public:
   // Without a tokenizer the text is always empty.
@@ -59,5 +61,8 @@ class RequestStream {
   std::string text_;
   bool stopped_ = false;
 };
+
+// Of one of its choices.
+RequestStream MakeStream(const Request& request, const Tokenizer* tokenizer);
 
 }  // namespace cachalot

@@ -67,6 +67,15 @@ KvFit BlockManager::CanAllocate(int32_t slot, int32_t num_tokens) const {
   return fit;
 }
 
+bool BlockManager::GrowInPlace(int32_t slot, int32_t num_tokens) {
+  BlockTable* tables = &tables_[static_cast<size_t>(slot) * groups_.size()];
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (tables[g].may_share_last || num_tokens > int64_t{tables[g].num_entries()} * groups_[g].block_tokens) return false;
+  }
+  for (size_t g = 0; g < groups_.size(); ++g) tables[g].num_tokens = std::max(tables[g].num_tokens, num_tokens);
+  return true;
+}
+
 void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id,
                             std::vector<BlockWrite>* writes, std::vector<BlockCopy>* copies) {
   CHECK(num_tokens <= max_seq_tokens_)
@@ -94,6 +103,7 @@ void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id,
     for (int32_t index = held.num_entries(); index < num_entries; ++index) {
       const int32_t block = pool.Allocate();
       held.blocks.push_back(block);
+      held.may_share_last = false;
       writes->push_back({.slot = slot, .group = g, .index = index, .block_id = block});
     }
     held.num_tokens = std::max(held.num_tokens, num_tokens);
@@ -103,10 +113,11 @@ void BlockManager::Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id,
 void BlockManager::Fork(int32_t from, int32_t to, int32_t num_tokens, std::vector<BlockWrite>* writes) {
   CHECK(CanFork(from, num_tokens)) << num_tokens << " tokens of slot " << from;
   for (int32_t g = 0; g < num_groups(); ++g) {
-    const BlockTable& parent = table(from, g);
+    BlockTable& parent = Table(from, g);
     BlockTable& child = Table(to, g);
     CHECK(child.blocks.empty()) << "fork into slot " << to << ", which holds blocks";
     child.num_tokens = num_tokens;
+    parent.may_share_last = child.may_share_last = true;
     child.num_dropped = FirstRead(g, num_tokens) / group(g).block_tokens;
     child.blocks.assign(static_cast<size_t>(child.num_dropped), kNoBlock);
     for (int32_t index = child.num_dropped; index < CeilDiv(num_tokens, group(g).block_tokens); ++index) {
@@ -136,6 +147,7 @@ void BlockManager::Truncate(int32_t slot, int32_t num_tokens, uint64_t last_step
     BlockTable& held = Table(slot, g);
     CHECK(num_tokens <= held.num_tokens) << num_tokens << " of " << held.num_tokens << " tokens in slot " << slot;
     held.num_tokens = num_tokens;
+    held.may_share_last = true;
     const int32_t num_entries = CeilDiv(num_tokens, group(g).block_tokens);
     while (held.num_entries() > num_entries) {
       CHECK(held.num_entries() > held.num_dropped) << "slot " << slot << " goes back behind its window";
@@ -155,6 +167,7 @@ void BlockManager::Free(int32_t slot, uint64_t last_step) {
     held.blocks.clear();
     held.num_dropped = 0;
     held.num_tokens = 0;
+    held.may_share_last = false;
   }
 }
 

@@ -70,6 +70,8 @@ class BlockManager {
 
   // Can `slot` grow to `num_tokens` tokens (in every group)?
   KvFit CanAllocate(int32_t slot, int32_t num_tokens) const;
+  // Does so where that takes no block and copies none; false: nothing was done.
+  bool GrowInPlace(int32_t slot, int32_t num_tokens);
   // Does so for step `step_id`, which writes positions [tokens it had, num_tokens). The last block, if partly
   // filled and shared, is replaced by a copy. CanAllocate must have said kNow.
   void Allocate(int32_t slot, int32_t num_tokens, uint64_t step_id, std::vector<BlockWrite>* writes,

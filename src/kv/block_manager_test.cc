@@ -106,6 +106,28 @@ TEST(BlockManager, ForksShareUntilOneWrites) {
   EXPECT_EQ(manager.pool(0).refcount(0), 1) << "the full block is still shared knowledge of the child";
 }
 
+TEST(BlockManager, GrowsInPlaceWhereNoBlockIsNeededOrShared) {
+  BlockManager manager({Group(8, 4), Group(8, 8)}, 2, 32);
+  Plan plan;
+  EXPECT_FALSE(manager.GrowInPlace(0, 1));
+  manager.Allocate(0, 5, 1, &plan.writes, &plan.copies);
+  EXPECT_TRUE(manager.GrowInPlace(0, 8));
+  EXPECT_EQ(manager.table(0, 0).num_tokens, 8);
+  EXPECT_EQ(manager.table(0, 1).num_tokens, 8);
+  EXPECT_FALSE(manager.GrowInPlace(0, 9));
+  EXPECT_EQ(manager.table(0, 1).num_tokens, 8) << "nothing or all";
+  manager.Allocate(0, 9, 2, &plan.writes, &plan.copies);
+  EXPECT_TRUE(manager.GrowInPlace(0, 10));
+  manager.Fork(0, 1, 10, &plan.writes);
+  EXPECT_FALSE(manager.GrowInPlace(0, 11)) << "both would write to one block";
+  EXPECT_FALSE(manager.GrowInPlace(1, 11));
+  manager.Allocate(1, 11, 3, &plan.writes, &plan.copies);
+  EXPECT_EQ(plan.copies.size(), 2u);
+  manager.Allocate(0, 17, 3, &plan.writes, &plan.copies);
+  EXPECT_TRUE(manager.GrowInPlace(0, 18)) << "a block of its own";
+  EXPECT_EQ(manager.pool(0).refcount(manager.table(0, 0).blocks.back()), 1);
+}
+
 TEST(BlockManager, ForkAtABlockBoundaryCopiesNothing) {
   BlockManager manager({Group(4, 4)}, 2, 16);
   Plan plan;

@@ -14,6 +14,7 @@ struct BlockTable {
   std::vector<int32_t> blocks;  // capacity for the longest sequence from the start
   int32_t num_dropped = 0;
   int32_t num_tokens = 0;  // positions [0, num_tokens) have their place (or had it, before it was dropped)
+  bool may_share_last = false;  // the last block may have other holders, and be partly filled
 
   int32_t num_entries() const { return static_cast<int32_t>(blocks.size()); }
   int32_t num_held() const { return num_entries() - num_dropped; }

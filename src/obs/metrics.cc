@@ -26,11 +26,11 @@ Histogram::Histogram(std::vector<double> edges)
   for (size_t i = 0; i <= edges_.size(); ++i) buckets_[i].store(0, std::memory_order_relaxed);
 }
 
-void Histogram::Observe(double value) {
+void Histogram::Observe(double value, uint64_t times) {
   if (std::isnan(value)) return;
   const auto edge = std::lower_bound(edges_.begin(), edges_.end(), value);
-  buckets_[static_cast<size_t>(edge - edges_.begin())].fetch_add(1, std::memory_order_relaxed);
-  AddTo(&sum_, value);
+  buckets_[static_cast<size_t>(edge - edges_.begin())].fetch_add(times, std::memory_order_relaxed);
+  AddTo(&sum_, value * static_cast<double>(times));
 }
 
 uint64_t Histogram::count() const {

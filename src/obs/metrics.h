@@ -39,7 +39,7 @@ class Histogram {
  public:
   // edges: upper bounds, ascending; the bucket above the last is implied.
   explicit Histogram(std::vector<double> edges);
-  void Observe(double value);
+  void Observe(double value, uint64_t times = 1);
 
   std::span<const double> edges() const { return edges_; }
   // Of one bucket, not cumulative; bucket edges().size() is the one above all edges.

@@ -8,14 +8,7 @@
 namespace cachalot {
 namespace {
 
-constexpr size_t kAhead = 4;  // rows
-
-// While the device computed, others used the caches: fetching a sequence is most of what looking at it costs.
-void Prefetch(const Sequence* seq) {
-  if (seq == nullptr) return;
-  const char* bytes = reinterpret_cast<const char*>(seq);
-  for (size_t at = 0; at < sizeof(Sequence); at += 64) __builtin_prefetch(bytes + at);
-}
+constexpr size_t kNear = 4, kFar = 10;  // rows ahead
 
 }  // namespace
 
@@ -84,6 +77,8 @@ void Scheduler::Add(Sequence* seq, int64_t now_us, Sequence* fork_of) {
   seq->spec.keep.tenant = TenantId(seq->spec.tenant);
   seq->tokens = std::move(seq->spec.prompt_ids);
   seq->num_prompt = seq->num_tokens();
+  seq->only_tokens = seq->spec.num_top_logprobs < 0 && !seq->spec.prompt_logprobs && !seq->spec.wants_logits();
+  for (const int32_t id : seq->spec.stop_ids) seq->stop_bits |= uint64_t{1} << (static_cast<uint32_t>(id) % 64);
   seq->max_total = static_cast<int32_t>(
       std::min<int64_t>(int64_t{seq->num_prompt} + seq->spec.max_tokens, max_seq_tokens_));
   if (fork_of != nullptr && seq->num_prompt > 1) {
@@ -163,7 +158,8 @@ std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_
   CHECK(result.rows.size() == step.rows.size())
       << result.rows.size() << " results for " << step.rows.size() << " rows";
   for (size_t i = 0; i < step.rows.size(); ++i) {
-    if (i + kAhead < step.rows.size()) Prefetch(step.rows[i + kAhead].seq);
+    if (i + kFar < step.rows.size()) PrefetchSequence(step.rows[i + kFar].seq);
+    if (i + kNear < step.rows.size()) PrefetchNextToken(step.rows[i + kNear].seq);
     if (step.rows[i].seq != nullptr) step.rows[i].end = Advance(&step.rows[i], result.rows[i], result);
   }
   const int64_t step_us = now_us - std::max(step.planned_us, committed_us_);
@@ -273,8 +269,10 @@ SequenceEnd Scheduler::TakeTokens(ScheduledRow* scheduled, const ResultRow& row,
     seq->tokens.push_back(token);
     ++scheduled->num_sampled;
     ++counters_.sampled_tokens;
-    const auto& stops = seq->spec.stop_ids;
-    if (std::find(stops.begin(), stops.end(), token) != stops.end()) return SequenceEnd::kStop;
+    if (seq->may_stop(token)) {
+      const auto& stops = seq->spec.stop_ids;
+      if (std::find(stops.begin(), stops.end(), token) != stops.end()) return SequenceEnd::kStop;
+    }
     if (seq->num_tokens() == seq->max_total) return SequenceEnd::kLength;
   }
   return SequenceEnd::kNone;

@@ -137,8 +137,7 @@ class Scheduler {
   void ReserveFor(StepPlan* plan) const;
   void Displace(StepPlan* plan);
   void ShareBudget();
-  int32_t PromptContext() const;
-  bool ManyPrompts() const;
+  bool ManyPrompts(int32_t num_decoding) const;
   void ChooseDrafts();
   void FindCandidates(bool known);
   int32_t DraftRoom() const { return std::max(0, (budget_left_ - num_running()) / 2); }
@@ -149,6 +148,7 @@ class Scheduler {
 
   int32_t Share(const Sequence& seq, int32_t num_computed) const;
   void Take(Sequence* seq);
+  void AddOutputs(const Sequence& seq, PlanRow* row) const;
   void AddRow(Sequence* seq, StepPlan* plan);
 
   // What a sequence that enters need not compute (scheduler_admit.cc).

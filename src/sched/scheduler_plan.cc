@@ -55,30 +55,28 @@ void Scheduler::ReserveFor(StepPlan* plan) const {
 // Decodes first; max_running_ and num_running_logits_ are such that each gets its token. What prompts take
 // beside them is bounded, so that it does not last too long.
 void Scheduler::ShareBudget() {
+  int32_t num_decoding = 0;
+  int32_t context = 0;  // how far into its prompt the one is that is furthest of those who run: its tokens cost the most
   for (Sequence* seq : running_) {
     seq->num_drafts = 0;
-    if (seq->device_has_last_token) Take(seq);
+    if (seq->device_has_last_token) {
+      Take(seq);
+      ++num_decoding;
+    } else {
+      context = std::max(context, seq->num_computed);
+    }
   }
   if (drafts_ != nullptr) ChooseDrafts();
-  if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens(PromptContext(), ManyPrompts()));
+  if (budget_left_ < step_budget_) budget_left_ = std::min(budget_left_, itl_.PromptTokens(context, ManyPrompts(num_decoding)));
+  if (num_decoding == num_running()) return;
   for (Sequence* seq : running_) {
     if (!seq->device_has_last_token) Take(seq);
   }
 }
 
-// How far into its prompt the one is that is furthest of those who run: its tokens cost the most.
-int32_t Scheduler::PromptContext() const {
-  int32_t context = 0;
-  for (const Sequence* seq : running_) {
-    if (!seq->device_has_last_token) context = std::max(context, seq->num_computed);
-  }
-  return context;
-}
-
 // More than half of those that decode, or a sixteenth and 4: bounding them would keep all of them waiting for long, and
 // leave the places of those that decode empty.
-bool Scheduler::ManyPrompts() const {
-  const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
+bool Scheduler::ManyPrompts(int32_t num_decoding) const {
   const auto num_prompts = static_cast<int64_t>(running_.size() + waiting_.size()) - num_decoding;
   return num_prompts > std::max<int64_t>(1, std::min(num_decoding / 2, 4 + num_decoding / 16));
 }
@@ -129,6 +127,7 @@ void Scheduler::ChooseDrafts() {
 // How many tokens of `seq`, of which num_computed are computed, this step can compute with what is left.
 int32_t Scheduler::Share(const Sequence& seq, int32_t num_computed) const {
   int32_t q_len = std::min({seq.num_computable() - num_computed, max_q_len_, budget_left_});
+  if (seq.only_tokens) return q_len;
   const bool again = num_computed < seq.num_reported;
   // A row is reported wholly or not at all, so it ends where the reported positions end.
   if (again && (seq.wants_logits() || seq.spec.prompt_logprobs)) {
@@ -152,6 +151,7 @@ void Scheduler::GrantMemory(StepPlan* plan) {
     if (seq->q_len == 0) continue;
     const int32_t num_tokens = seq->num_computed + seq->q_len;
     DropBehindWindow(seq);
+    if (blocks_.GrowInPlace(seq->slot, num_tokens)) continue;
     KvFit fit = blocks_.CanAllocate(seq->slot, num_tokens);
     while (fit == KvFit::kNever) {
       const std::span<Sequence* const> candidates(running_.data() + i, running_.size() - i);
@@ -188,17 +188,35 @@ void Scheduler::GrantDrafts(StepPlan* plan) {
 }
 
 void Scheduler::AddRunningRows(StepPlan* plan) {
-  for (const bool decodes : {true, false}) {
-    for (Sequence* seq : running_) {
-      if (seq->device_has_last_token == decodes && seq->q_len > 0) AddRow(seq, plan);
-    }
+  bool prompts = false;
+  for (Sequence* seq : running_) {
+    if (!seq->device_has_last_token) prompts = true;
+    else if (seq->q_len > 0) AddRow(seq, plan);
+  }
+  if (!prompts) return;
+  for (Sequence* seq : running_) {
+    if (!seq->device_has_last_token && seq->q_len > 0) AddRow(seq, plan);
   }
 }
 
+void Scheduler::AddOutputs(const Sequence& seq, PlanRow* row) const {
+  const SequenceSpec& spec = seq.spec;
+  const bool is_new = seq.num_computed >= seq.num_reported;
+  if ((row->outputs & kOutputSample) && spec.num_top_logprobs >= 0) {
+    row->outputs |= kOutputTopLogprobs;
+    row->num_top_logprobs = spec.num_top_logprobs;
+  }
+  // Position p brings log p(prompt[p + 1]), so the prompt's last position has none.
+  if (spec.prompt_logprobs && is_new && seq.num_computed < seq.num_prompt - 1) {
+    row->outputs |= kOutputPromptLogprobs;
+    row->num_prompt_top_logprobs = spec.num_prompt_top_logprobs;
+  }
+  if (spec.all_logits && is_new) row->outputs |= kOutputAllLogits;
+  if (spec.mtp_logits) row->outputs |= kOutputMtp;
+}
+
 void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
-  const SequenceSpec& spec = seq->spec;
   const int32_t end = seq->num_computed + seq->q_len;
-  const bool is_new = seq->num_computed >= seq->num_reported;
   PlanRow row{.slot = seq->slot, .q_len = seq->q_len, .num_computed = seq->num_computed, .num_drafts = seq->num_drafts};
   const int32_t known_end = end - seq->num_drafts;
   if (seq->num_drafts > 0) {
@@ -217,20 +235,8 @@ void Scheduler::AddRow(Sequence* seq, StepPlan* plan) {
   }
   if (end < seq->num_tokens()) row.next_token = seq->tokens[static_cast<size_t>(end)];
   const bool samples = known_end == seq->num_total() && seq->num_total() < seq->max_total;
-  if (samples) {
-    row.outputs |= kOutputSample;
-    if (spec.num_top_logprobs >= 0) {
-      row.outputs |= kOutputTopLogprobs;
-      row.num_top_logprobs = spec.num_top_logprobs;
-    }
-  }
-  // Position p brings log p(prompt[p + 1]), so the prompt's last position has none.
-  if (spec.prompt_logprobs && is_new && seq->num_computed < seq->num_prompt - 1) {
-    row.outputs |= kOutputPromptLogprobs;
-    row.num_prompt_top_logprobs = spec.num_prompt_top_logprobs;
-  }
-  if (spec.all_logits && is_new) row.outputs |= kOutputAllLogits;
-  if (spec.mtp_logits) row.outputs |= kOutputMtp;
+  if (samples) row.outputs |= kOutputSample;
+  if (!seq->only_tokens) AddOutputs(*seq, &row);
   plan->rows.push_back(row);
   step_->rows.push_back({.seq = seq,
                          .slot = seq->slot,

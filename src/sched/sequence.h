@@ -46,23 +46,31 @@ enum class SequenceEnd {
   kBadToken,  // the executor sampled something outside the vocabulary
 };
 
-// Owned by whoever submits it; between Scheduler::Add and Remove only the scheduler changes it.
+// Owned by whoever submits it; between Scheduler::Add and Remove only the scheduler changes it. What every step looks at
+// lies in the last cache lines, so that a step need not bring the others into the caches.
 struct Sequence {
   Sequence(uint64_t id_in, SequenceSpec spec_in) : id(id_in), spec(std::move(spec_in)) {}
 
   const uint64_t id;  // ascending in order of arrival
   SequenceSpec spec;  // prompt_ids moved to `tokens`
-  std::vector<int32_t> tokens;
-  int32_t num_prompt = 0;
-  int32_t max_total = 0;  // it ends when it holds this many tokens
   int64_t added_us = 0;
   int64_t admitted_us = 0;  // for the first time
   double order = 0;         // the policy's own
   // The sequence whose prompt this one shares: it waits until that is computed. Null: none, or no more.
   Sequence* fork_of = nullptr;
   int32_t num_waiting_forks = 0;
+  std::vector<BlockKey> page_keys;     // of the full pages of `tokens`, as far as they were needed
+  size_t num_counted = 0;              // pages that were published at least once: a use each
+  bool is_held = false;                // while it waits: others go first until a lower tier has brought what it can
+  bool is_sought = false;              // lower tiers were asked
+  SwappedTables swapped;               // while it waits: what it had computed, on the host
+  std::vector<int32_t> banned_ids;     // not to be drawn at position banned_at
+  int32_t banned_at = -1;
+  DraftRecord draft_record;
 
-  SequenceState state = SequenceState::kNew;
+  alignas(64) std::vector<int32_t> tokens;
+  int32_t num_prompt = 0;
+  int32_t max_total = 0;      // it ends when it holds this many tokens
   int32_t slot = -1;          // while running
   // Tokens in the KV cache when the steps in flight are done and all drafts in them were right; num_unsure fewer when all
   // are wrong.
@@ -75,20 +83,15 @@ struct Sequence {
   // Positions whose outputs (logits, prompt log-probabilities) the owner has or gets from steps in flight:
   // after a preemption they are computed again but not reported again.
   int32_t num_reported = 0;
-  std::vector<BlockKey> page_keys;     // of the full pages of `tokens`, as far as they were needed
-  size_t num_published = 0;            // pages that are known to the prefix cache, or came from it
-  size_t num_counted = 0;              // pages that were published at least once: a use each
-  int32_t num_cached = -1;             // tokens of the prompt that came from it; -1: never admitted
-  bool is_held = false;                // while it waits: others go first until a lower tier has brought what it can
-  bool is_sought = false;              // lower tiers were asked
-  SwappedTables swapped;               // while it waits: what it had computed, on the host
-  bool device_has_last_token = false;  // the runtime sampled the last token in this slot
-  uint64_t last_step = 0;              // newest step with a row of this sequence
   int32_t q_len = 0;                   // its share of the step being planned, drafts included
   int32_t num_drafts = 0;              // of them
-  DraftRecord draft_record;
-  std::vector<int32_t> banned_ids;     // not to be drawn at position banned_at
-  int32_t banned_at = -1;
+  SequenceState state = SequenceState::kNew;
+  bool device_has_last_token = false;  // the runtime sampled the last token in this slot
+  bool only_tokens = false;            // it wants nothing beside sampled tokens
+  uint64_t stop_bits = 0;              // bit id % 64 of each stop id
+  uint64_t last_step = 0;              // newest step with a row of this sequence
+  size_t num_published = 0;            // pages that are known to the prefix cache, or came from it
+  int32_t num_cached = -1;             // tokens of the prompt that came from it; -1: never admitted
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_generated() const { return num_tokens() - num_prompt; }
@@ -98,7 +101,20 @@ struct Sequence {
   int32_t num_computable() const {
     return std::min(num_total(), max_total > num_prompt ? max_total - 1 : max_total);
   }
-  bool wants_logits() const { return spec.wants_logits(); }
+  bool wants_logits() const { return !only_tokens && spec.wants_logits(); }
+  // Spares the look at a list that is elsewhere.
+  bool may_stop(int32_t token) const { return (stop_bits >> (static_cast<uint32_t>(token) % 64) & 1) != 0; }
 };
+
+// While the device computed, others used the caches: fetching a sequence is most of what looking at it costs.
+inline void PrefetchSequence(const Sequence* seq) {
+  if (seq == nullptr) return;
+  __builtin_prefetch(&seq->tokens, 1);
+  __builtin_prefetch(&seq->stop_bits, 1);
+}
+// And when that is there: where its next token goes.
+inline void PrefetchNextToken(const Sequence* seq) {
+  if (seq != nullptr) __builtin_prefetch(seq->tokens.data() + seq->tokens.size(), 1);
+}
 
 }  // namespace cachalot

@@ -35,6 +35,14 @@ void FillEvent(const RequestOutput& output, int64_t now_us, TokenEvent* event) {
 
 }  // namespace
 
+void EventSink::SendTokens(int32_t choice, std::span<const int32_t> token_ids, int64_t time_us) {
+  TokenEvent event;
+  event.choice = choice;
+  event.time_us = time_us;
+  event.token_ids.assign(token_ids.begin(), token_ids.end());
+  Send(event);
+}
+
 int64_t SteadyNowUs() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -178,12 +186,12 @@ bool EngineLoop::TakeCommands(std::vector<Command>* commands) {
     } else if (command.sink) {
       Accept(std::move(command));
     } else if (const auto found = tickets_.find(command.ticket); found != tickets_.end()) {
-      engine_->Cancel(found->second.request_id);
+      engine_->Cancel(found->second->request_id);
     }
   }
   commands->clear();
   if (cancel_all || stop) {
-    for (const auto& [ticket, entry] : tickets_) engine_->Cancel(entry.request_id);
+    for (const auto& [id, ticket] : tickets_) engine_->Cancel(ticket->request_id);
   }
   return !stop;
 }
@@ -225,61 +233,82 @@ void EngineLoop::Run() {
 }
 
 void EngineLoop::Accept(Command command) {
-  const uint64_t ticket = command.ticket;
   const auto num_prompt = static_cast<uint64_t>(command.request.prompt_ids.size());
-  tickets_.emplace(ticket, Ticket{0, std::move(command.sink), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
-  Result<uint64_t> id =
-      engine_->Submit(std::move(command.request), [this, ticket](const RequestOutput& output) { Deliver(ticket, output); });
+  auto owned = std::make_unique<Ticket>(command.ticket, std::move(command.sink), command.request.n);
+  Ticket* ticket = owned.get();
+  tickets_.emplace(command.ticket, std::move(owned));
+  Result<uint64_t> id = engine_->Submit(std::move(command.request), [this, ticket](const RequestOutput& output) { Deliver(ticket, output); });
   if (!id.ok()) {
     Fail(ticket, id.status());
     return;
   }
-  tickets_.at(ticket).request_id = *id;
+  ticket->request_id = *id;
   metrics_->prompt_tokens->Add(num_prompt);
 }
 
-void EngineLoop::Deliver(uint64_t ticket, const RequestOutput& output) {
-  const auto found = tickets_.find(ticket);
-  if (found == tickets_.end()) return;
-  Ticket& entry = found->second;
+// With the last output of its last choice the ticket goes.
+void EngineLoop::Deliver(Ticket* ticket, const RequestOutput& output) {
   LookAhead();
-  order_.push_back(&entry);
-  TicketChoice& choice = entry.choices[static_cast<size_t>(output.choice)];
+  order_.push_back(ticket);
+  TicketChoice& choice = ticket->choice(output.choice);
   if (choice.finished) return;
-  const int64_t now_us = SteadyNowUs();
+  // What a step brings has come at one time.
+  if (const uint64_t step = engine_->stats().steps; events_us_ == 0 || step != events_step_) {
+    events_us_ = SteadyNowUs();
+    events_step_ = step;
+  }
+  if (!output.token_ids.empty()) CountTokens(output.token_ids.size(), &choice);
+  const bool only_tokens = !output.finished && output.text.empty() && output.num_prompt_computed == choice.num_prompt_computed &&
+                           output.num_reasoning_tokens == 0 && output.logprobs.empty() && output.prompt_logprobs.empty();
+  if (only_tokens) {
+    ticket->sink->SendTokens(output.choice, output.token_ids, events_us_);
+    return;
+  }
+  choice.num_prompt_computed = output.num_prompt_computed;
   if (!choice.begun && output.error.ok() && output.num_prompt_computed > 0) {
     choice.begun = true;
     metrics_->queue_seconds->Observe(static_cast<double>(output.queue_us) * 1e-6);
   }
-  if (!output.token_ids.empty()) {
-    metrics_->generation_tokens->Add(output.token_ids.size());
-    if (choice.last_token_us != 0) {
-      // Tokens that come together share the time since the last.
-      const double each = static_cast<double>(now_us - choice.last_token_us) * 1e-6 / static_cast<double>(output.token_ids.size());
-      for (size_t i = 0; i < output.token_ids.size(); ++i) metrics_->inter_token_seconds->Observe(each);
-    }
-    choice.last_token_us = now_us;
-  }
-  FillEvent(output, now_us, &event_);
+  FillEvent(output, events_us_, &event_);
   if (!output.finished) {
-    entry.sink->Send(event_);
+    ticket->sink->Send(event_);
     return;
   }
   choice.finished = true;
   live_.fetch_sub(1);
-  if (++entry.num_finished < entry.choices.size()) {
-    entry.sink->Send(event_);
+  if (--ticket->num_left > 0) {
+    ticket->sink->Send(event_);
     return;
   }
-  const std::unique_ptr<EventSink> sink = std::move(entry.sink);
-  Forget(&entry);
-  tickets_.erase(found);
+  const std::unique_ptr<EventSink> sink = std::move(ticket->sink);
+  Forget(ticket);
   sink->Send(event_);
+}
+
+// Most streams wait equally long for their tokens: what is the same is counted together.
+void EngineLoop::CountTokens(size_t count, TicketChoice* choice) {
+  num_new_tokens_ += count;
+  if (choice->last_token_us != 0) {
+    // Tokens that come together share the time since the last.
+    const double each = static_cast<double>(events_us_ - choice->last_token_us) * 1e-6 / static_cast<double>(count);
+    if (each != gap_seconds_) CountGaps();
+    gap_seconds_ = each;
+    num_gaps_ += count;
+  }
+  choice->last_token_us = events_us_;
+}
+
+void EngineLoop::CountGaps() {
+  if (num_gaps_ > 0) metrics_->inter_token_seconds->Observe(gap_seconds_, num_gaps_);
+  num_gaps_ = 0;
 }
 
 void EngineLoop::FlushEvents() {
   last_order_.swap(order_);
   order_.clear();
+  events_us_ = 0;
+  CountGaps();
+  if (num_new_tokens_ > 0) metrics_->generation_tokens->Add(std::exchange(num_new_tokens_, 0));
   if (options_.after_step) options_.after_step();
 }
 
@@ -290,24 +319,25 @@ void EngineLoop::LookAhead() const {
   if (at + kFar < last_order_.size() && last_order_[at + kFar] != nullptr) __builtin_prefetch(last_order_[at + kFar]);
   if (at + kNear >= last_order_.size() || last_order_[at + kNear] == nullptr) return;
   __builtin_prefetch(last_order_[at + kNear]->sink.get());
-  __builtin_prefetch(last_order_[at + kNear]->choices.data());
 }
 
-void EngineLoop::Forget(const Ticket* ticket) {
-  std::replace(last_order_.begin(), last_order_.end(), ticket, static_cast<const Ticket*>(nullptr));
-  std::replace(order_.begin(), order_.end(), ticket, static_cast<const Ticket*>(nullptr));
+void EngineLoop::Forget(Ticket* ticket) {
+  std::replace(last_order_.begin(), last_order_.end(), static_cast<const Ticket*>(ticket), static_cast<const Ticket*>(nullptr));
+  std::replace(order_.begin(), order_.end(), static_cast<const Ticket*>(ticket), static_cast<const Ticket*>(nullptr));
+  tickets_.erase(ticket->id);
 }
 
 // All its choices that have not ended end with the error.
-void EngineLoop::Fail(uint64_t ticket, const Status& error) {
-  const size_t num_choices = tickets_.at(ticket).choices.size();
-  for (size_t i = 0; i < num_choices; ++i) {
+void EngineLoop::Fail(Ticket* ticket, const Status& error) {
+  for (int32_t i = 0, num_choices = ticket->num_choices(), left = ticket->num_left; i < num_choices && left > 0; ++i) {
+    if (ticket->choice(i).finished) continue;
+    --left;
     RequestOutput output;
-    output.choice = static_cast<int32_t>(i);
+    output.choice = i;
     output.finished = true;
     output.finish_reason = FinishReason::kError;
     output.error = error;
-    Deliver(ticket, output);  // with the last one the ticket goes
+    Deliver(ticket, output);
   }
 }
 
@@ -319,12 +349,12 @@ void EngineLoop::FailAll(const Status& error) {
   }
   for (auto& command : commands) {
     if (!command.sink) continue;
-    tickets_.emplace(command.ticket, Ticket{0, std::move(command.sink), std::vector<TicketChoice>(static_cast<size_t>(command.request.n)), 0});
+    tickets_.emplace(command.ticket, std::make_unique<Ticket>(command.ticket, std::move(command.sink), command.request.n));
   }
-  std::vector<uint64_t> left;
-  for (const auto& [ticket, entry] : tickets_) left.push_back(ticket);
-  std::sort(left.begin(), left.end());
-  for (const uint64_t ticket : left) Fail(ticket, error);
+  std::vector<Ticket*> left;
+  for (const auto& [id, ticket] : tickets_) left.push_back(ticket.get());
+  std::sort(left.begin(), left.end(), [](const Ticket* a, const Ticket* b) { return a->id < b->id; });
+  for (Ticket* ticket : left) Fail(ticket, error);
   working_ = false;
 }
 

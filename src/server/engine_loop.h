@@ -3,12 +3,14 @@
 // Invariant: every choice of an accepted request gets exactly one event with `finished`, whatever happens to the engine.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -30,6 +32,8 @@ class EventSink {
   virtual ~EventSink() = default;
   // On the loop's thread. The event is the loop's: it is filled anew for the next call.
   virtual void Send(const TokenEvent& event) = 0;
+  // The usual event: tokens, and nothing else that is new.
+  virtual void SendTokens(int32_t choice, std::span<const int32_t> token_ids, int64_t time_us);
 };
 
 // A function as a sink.
@@ -102,25 +106,36 @@ class EngineLoop {
   };
   struct TicketChoice {
     int64_t last_token_us = 0;
+    int32_t num_prompt_computed = 0;  // as the last event that was not of tokens alone said
     bool begun = false;
     bool finished = false;
   };
-  struct Ticket {
+  // All that an event needs is in one cache line, with one choice.
+  struct alignas(64) Ticket {
+    Ticket(uint64_t id_in, std::unique_ptr<EventSink> sink_in, int32_t num_choices)
+        : id(id_in), num_left(num_choices), sink(std::move(sink_in)), others(static_cast<size_t>(std::max(num_choices - 1, 0))) {}
+    TicketChoice& choice(int32_t index) { return index == 0 ? first : others[static_cast<size_t>(index) - 1]; }
+    int32_t num_choices() const { return 1 + static_cast<int32_t>(others.size()); }
+
+    const uint64_t id;
     uint64_t request_id = 0;
+    int32_t num_left;  // choices that have not ended
     std::unique_ptr<EventSink> sink;
-    std::vector<TicketChoice> choices;
-    size_t num_finished = 0;
+    TicketChoice first;
+    std::vector<TicketChoice> others;
   };
 
   void Run();
   bool TakeCommands(std::vector<Command>* commands);
   void Accept(Command command);
-  void Deliver(uint64_t ticket, const RequestOutput& output);
-  void Fail(uint64_t ticket, const Status& error);
+  void Deliver(Ticket* ticket, const RequestOutput& output);
+  void CountTokens(size_t count, TicketChoice* choice);
+  void CountGaps();
+  void Fail(Ticket* ticket, const Status& error);
   void FailAll(const Status& error);
   void FlushEvents();
   void LookAhead() const;
-  void Forget(const Ticket* ticket);
+  void Forget(Ticket* ticket);
   void AfterStep(int64_t begin_us, int64_t end_us);
   void ShowStats();
   void LogStep(int64_t begin_us, int64_t end_us) const;
@@ -145,8 +160,14 @@ class EngineLoop {
   std::atomic<std::thread::id> thread_id_{};
 
   // The loop's own.
-  std::unordered_map<uint64_t, Ticket> tickets_;
-  TokenEvent event_;        // being delivered
+  std::unordered_map<uint64_t, std::unique_ptr<Ticket>> tickets_;
+  TokenEvent event_;          // being delivered
+  int64_t events_us_ = 0;     // when what is being delivered came; 0: nothing is
+  uint64_t events_step_ = 0;  // and with which step
+  // Times between two tokens that were the same, and are not in the histogram yet.
+  double gap_seconds_ = 0.0;
+  uint64_t num_gaps_ = 0;
+  uint64_t num_new_tokens_ = 0;  // not counted yet
   // Whose events were delivered in the last step, and are in this one, in order; null: it has ended.
   std::vector<const Ticket*> last_order_;
   std::vector<const Ticket*> order_;

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/log.h"
+#include "engine/request_check.h"
+#include "engine/request_stream.h"
 #include "server/api/json_text.h"
 #include "server/record.h"
 #include "server/request_line.h"
@@ -29,8 +31,11 @@ class alignas(64) Sender final : public EventSink {
  public:
   Sender(ServerContext* context, const std::shared_ptr<Generation>& generation, size_t first_choice);
   void Send(const TokenEvent& event) override;
+  void SendTokens(int32_t choice, std::span<const int32_t> token_ids, int64_t time_us) override;
 
  private:
+  void Count();
+
   ServerContext* const context_;
   Generation* const generation_;
   const std::shared_ptr<EventReceiver> receiver_;  // the same
@@ -73,8 +78,8 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
   void CancelAll();
 
  private:
-
   void Refuse(const ApiError& error);
+  static void MakeText(RequestStream* stream, TokenEvent* event);
   uint64_t Submit(Request request, size_t begin);
   void Replay(const ResponseCache::Response& response, size_t begin);
   void OpenStream();
@@ -101,6 +106,7 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
   std::unique_ptr<Reply> reply_;
   std::deque<Choice> choices_;
   std::vector<Choice*> all_;
+  std::vector<std::unique_ptr<RequestStream>> streams_;  // [choices]; null: the engine makes the text
   std::vector<uint64_t> tickets_;          // of the prompts
   std::vector<Request> recorded_;          // with --record: what the engine was asked, by choice
   std::shared_ptr<LiveRequestInfo> live_;
@@ -176,6 +182,7 @@ void Generation::Start() {
   exchange_->on_half_closed = [weak = weak_from_this()] {
     if (const auto generation = weak.lock()) generation->exchange_->Write(kSseComment);
   };
+  streams_.resize(choices_.size());
   for (size_t begin = 0; begin < choices_.size(); begin += static_cast<size_t>(params_.best_of)) {
     Request request = MakeEngineRequest(params_, context_.facts, choices_[begin].prompt_idx);
     if (context_.recorder) Record(request);
@@ -193,6 +200,10 @@ void Generation::Refuse(const ApiError& error) {
 // The ticket, or 0 where the answer is known.
 uint64_t Generation::Submit(Request request, size_t begin) {
   const auto self = shared_from_this();
+  request.text = !CanLeaveText(request);
+  for (size_t i = begin; !request.text && i < begin + static_cast<size_t>(request.n); ++i) {
+    streams_[i] = std::make_unique<RequestStream>(MakeStream(request, context_.bundle->tokenizer.get()));
+  }
   const std::optional<BlockKey> key = context_.responses ? ResponseKey(request, params_.seeded) : std::nullopt;
   const auto known = key ? context_.responses->Find(*key) : nullptr;
   if (known != nullptr) {
@@ -229,13 +240,36 @@ void Sender::Send(const TokenEvent& event) {
     return;
   }
   context_->outbox.Add(generation_->exchange(), loop_, receiver_, choice, event);
+  Count();
+}
+
+void Sender::SendTokens(int32_t choice, std::span<const int32_t> token_ids, int64_t time_us) {
+  context_->outbox.AddTokens(generation_->exchange(), loop_, generation_, first_choice_ + static_cast<size_t>(choice), token_ids, time_us);
+  Count();
+}
+
+// Of events that nobody takes there must not be any number.
+void Sender::Count() {
   if (++num_sent_ % kLookEvery != 0 || num_sent_ - generation_->num_taken() <= kMaxQueuedEvents) return;
   generation_->exchange()->Post([receiver = receiver_, generation = generation_] { generation->CancelAll(); });
 }
 
 void Generation::Take(size_t choice, TokenEvent& event) {
   num_taken_.fetch_add(1, std::memory_order_relaxed);
+  if (streams_[choice] != nullptr) MakeText(streams_[choice].get(), &event);
   Handle(choices_[choice], event, &out_);
+}
+
+// As the engine would, which has better to do: every stream waits for it.
+void Generation::MakeText(RequestStream* stream, TokenEvent* event) {
+  stream->BeginStep();
+  for (size_t i = 0; i < event->token_ids.size(); ++i) {
+    const bool ends = event->finished && event->finish_reason == FinishReason::kStop && i + 1 == event->token_ids.size();
+    stream->Take(event->token_ids[i], ends);
+  }
+  if (event->finished) stream->Finish();
+  event->text.assign(stream->text());
+  event->num_reasoning_tokens = stream->guide().num_reasoning_tokens();
 }
 
 void Generation::Flush() {

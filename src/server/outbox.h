@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,28 +31,41 @@ class Outbox {
   // receiver: the caller does until then.
   void Add(const std::shared_ptr<Exchange>& exchange, const void* loop, const std::shared_ptr<EventReceiver>& receiver, size_t choice,
            const TokenEvent& event);
+  // The same for an event of tokens alone.
+  void AddTokens(const std::shared_ptr<Exchange>& exchange, const void* loop, EventReceiver* receiver, size_t choice,
+                 std::span<const int32_t> token_ids, int64_t time_us);
   void Flush();
 
  private:
-  // Almost all events are a token and its text: these lie one behind the other.
+  // Almost all events are one token, and have the time of the batch: four of them fill a cache line, and lines that two cores
+  // write to by turns are what handing over costs. `value`: the token; or how many, from `token_ids`; or kDetailed: the next
+  // of `details`; or kWhole: of `wholes`.
+  enum class Kind : uint32_t { kToken, kTokens, kDetailed, kWhole };
   struct Item {
     EventReceiver* receiver = nullptr;
+    uint32_t choice : 30 = 0;
+    Kind kind : 2 = Kind::kToken;
+    int32_t value = 0;
+  };
+  static_assert(sizeof(Item) == 16);
+  // Of an event that says more than its tokens.
+  struct Detail {
     int64_t time_us = 0;
     int64_t queue_us = 0;
-    uint32_t choice = 0;
     uint32_t num_tokens = 0;
     uint32_t text_bytes = 0;
     int32_t num_prompt_computed = 0;
     int32_t num_cached_tokens = 0;
     int32_t num_reasoning_tokens = 0;
-    bool whole = false;  // the next of `wholes`
   };
   struct Whole {
     std::shared_ptr<EventReceiver> receiver;
     TokenEvent event;
   };
   struct Batch {
+    int64_t time_us = 0;  // of items without one of their own
     std::vector<Item> items;
+    std::vector<Detail> details;
     std::vector<int32_t> token_ids;
     std::string text;
     std::vector<Whole> wholes;
@@ -72,6 +86,7 @@ class Outbox {
     std::shared_ptr<Inbox> inbox;
     std::unique_ptr<Batch> batch;
   };
+  Batch& BatchFor(const std::shared_ptr<Exchange>& exchange, const void* loop);
   std::vector<Lane> lanes_;
 };
 

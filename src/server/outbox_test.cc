@@ -155,5 +155,39 @@ TEST(Outbox, WhatIsNotTakenYetWaitsInOrder) {
   EXPECT_EQ(posted.size(), 2u);
 }
 
+TEST(Outbox, TokensAloneArriveLikeOtherEventsAndAmongThem) {
+  std::vector<std::function<void()>> posted;
+  int loop = 0;
+  const std::shared_ptr<Exchange> exchange = std::make_shared<FakeExchange>(&loop, &posted);
+  const auto receiver = std::make_shared<FakeReceiver>();
+  Outbox outbox;
+  for (int round = 0; round < 2; ++round) {
+    outbox.Add(exchange, &loop, receiver, 4, Event(1, "x"));
+    outbox.AddTokens(exchange, &loop, receiver.get(), 0, std::vector<int32_t>{7}, 100);
+    outbox.AddTokens(exchange, &loop, receiver.get(), 1, std::vector<int32_t>{8, 9, 10}, 100);
+    outbox.AddTokens(exchange, &loop, receiver.get(), 2, std::vector<int32_t>{11}, 101);
+    outbox.Add(exchange, &loop, receiver, 4, Event(3, "y"));
+    outbox.AddTokens(exchange, &loop, receiver.get(), 3, {}, 100);
+    outbox.AddTokens(exchange, &loop, receiver.get(), (1u << 30) - 1, std::vector<int32_t>{12}, 100);
+    outbox.Flush();
+    ASSERT_EQ(posted.size(), 1u);
+    posted[0]();
+    posted.clear();
+    const std::vector<size_t> choices = {4, 0, 1, 2, 4, 3, (1u << 30) - 1};
+    const std::vector<std::vector<int32_t>> tokens = {{1, 2}, {7}, {8, 9, 10}, {11}, {3, 4}, {}, {12}};
+    const std::vector<int64_t> times = {10, 100, 100, 101, 30, 100, 100};
+    ASSERT_EQ(receiver->taken.size(), choices.size());
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const auto& [choice, event] = receiver->taken[i];
+      EXPECT_EQ(choice, choices[i]);
+      EXPECT_EQ(event.token_ids, tokens[i]);
+      EXPECT_EQ(event.time_us, times[i]);
+      EXPECT_EQ(event.text, i == 0 ? "x" : i == 4 ? "y" : "");
+      EXPECT_EQ(event.queue_us, choice == 4 ? 5 : 0);
+    }
+    receiver->taken.clear();
+  }
+}
+
 }  // namespace
 }  // namespace cachalot

@@ -1,4 +1,5 @@
-// TokenEvent: what one step brought for a choice of a request; a RequestOutput that may be kept.
+// TokenEvent: what one step brought for a choice of a request; a RequestOutput that may be kept. Counts may be 0 where the
+// last event's still hold.
 #pragma once
 
 #include <cstdint>
