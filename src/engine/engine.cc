@@ -53,7 +53,7 @@ SequenceSpec SpecOf(Request* request) {
 }
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-constexpr size_t kAhead = 4;  // rows
+constexpr size_t kAhead = 8;  // rows
 
 // The scheduler has had the sequence in its hands; what else belongs to the choice lay still while the device computed.
 void Prefetch(const Sequence* seq) {

@@ -157,6 +157,7 @@ std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_
       << "commit of step " << result.step_id << ", the oldest in flight is " << step.step_id;
   CHECK(result.rows.size() == step.rows.size())
       << result.rows.size() << " results for " << step.rows.size() << " rows";
+  for (size_t i = 0; i < std::min(kFar, step.rows.size()); ++i) PrefetchSequence(step.rows[i].seq);
   for (size_t i = 0; i < step.rows.size(); ++i) {
     if (i + kFar < step.rows.size()) PrefetchSequence(step.rows[i + kFar].seq);
     if (i + kNear < step.rows.size()) PrefetchNextToken(step.rows[i + kNear].seq);

@@ -249,7 +249,7 @@ void EngineLoop::Accept(Command command) {
 // With the last output of its last choice the ticket goes.
 void EngineLoop::Deliver(Ticket* ticket, const RequestOutput& output) {
   LookAhead();
-  order_.push_back(ticket);
+  order_.push_back({ticket, ticket->sink.get()});
   TicketChoice& choice = ticket->choice(output.choice);
   if (choice.finished) return;
   // What a step brings has come at one time.
@@ -314,16 +314,20 @@ void EngineLoop::FlushEvents() {
 
 // Steps bring the same streams in the same order, and between two of them their state may have left the caches.
 void EngineLoop::LookAhead() const {
-  constexpr size_t kNear = 8, kFar = 16;
-  const size_t at = order_.size();
-  if (at + kFar < last_order_.size() && last_order_[at + kFar] != nullptr) __builtin_prefetch(last_order_[at + kFar]);
-  if (at + kNear >= last_order_.size() || last_order_[at + kNear] == nullptr) return;
-  __builtin_prefetch(last_order_[at + kNear]->sink.get());
+  constexpr size_t kAhead = 12;
+  const size_t end = std::min(order_.size() + kAhead + 1, last_order_.size());
+  for (size_t i = order_.empty() ? 0 : order_.size() + kAhead; i < end; ++i) {
+    __builtin_prefetch(last_order_[i].ticket, 1);
+    __builtin_prefetch(last_order_[i].sink, 1);
+  }
 }
 
 void EngineLoop::Forget(Ticket* ticket) {
-  std::replace(last_order_.begin(), last_order_.end(), static_cast<const Ticket*>(ticket), static_cast<const Ticket*>(nullptr));
-  std::replace(order_.begin(), order_.end(), static_cast<const Ticket*>(ticket), static_cast<const Ticket*>(nullptr));
+  for (std::vector<Turn>* turns : {&last_order_, &order_}) {
+    for (Turn& turn : *turns) {
+      if (turn.ticket == ticket) turn = {};
+    }
+  }
   tickets_.erase(ticket->id);
 }
 

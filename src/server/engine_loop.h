@@ -169,8 +169,12 @@ class EngineLoop {
   uint64_t num_gaps_ = 0;
   uint64_t num_new_tokens_ = 0;  // not counted yet
   // Whose events were delivered in the last step, and are in this one, in order; null: it has ended.
-  std::vector<const Ticket*> last_order_;
-  std::vector<const Ticket*> order_;
+  struct Turn {
+    const Ticket* ticket = nullptr;
+    const EventSink* sink = nullptr;
+  };
+  std::vector<Turn> last_order_;
+  std::vector<Turn> order_;
   uint64_t num_steps_ = 0;  // that were counted
   int64_t rate_begin_us_ = 0;
   int64_t rate_begin_tokens_ = 0;

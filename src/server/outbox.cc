@@ -80,13 +80,14 @@ void Outbox::Add(const std::shared_ptr<Exchange>& exchange, const void* loop, co
 }
 
 void Outbox::Flush() {
+  std::vector<Call> relay;
   for (Lane& lane : lanes_) {
     if (lane.batch->items.empty()) continue;
-    const std::shared_ptr<Exchange> way = std::exchange(lane.way, nullptr);
-    bool wake = false;
+    std::shared_ptr<Exchange> way = std::exchange(lane.way, nullptr);
+    bool idle = false;
     {
       const std::lock_guard lock(lane.inbox->mutex);
-      wake = lane.inbox->waiting.empty();
+      idle = lane.inbox->waiting.empty();
       lane.inbox->waiting.push_back(std::move(lane.batch));
       if (!lane.inbox->free.empty()) {
         lane.batch = std::move(lane.inbox->free.back());
@@ -94,8 +95,28 @@ void Outbox::Flush() {
       }
     }
     if (lane.batch == nullptr) lane.batch = std::make_unique<Batch>();
-    if (wake) way->Post([inbox = lane.inbox] { inbox->Deliver(); });
+    if (idle) {
+      lane.relayed = !relay.empty();
+      relay.push_back({std::move(way), lane.inbox});
+    } else if (std::exchange(lane.relayed, false)) {
+      // Whoever was to wake it is busy: one step late is enough.
+      Wake({{std::move(way), lane.inbox}});
+    }
   }
+  if (!relay.empty()) Wake(std::move(relay));
+}
+
+// Waking a thread takes the one that does it some ten microseconds. What is posted keeps the exchange through which it came, so
+// that this goes on its own thread.
+void Outbox::Wake(std::vector<Call> calls) {
+  Exchange* first = calls.front().way.get();
+  first->Post([calls = std::move(calls)]() mutable {
+    for (size_t i = 1; i < calls.size(); ++i) {
+      Exchange* next = calls[i].way.get();
+      next->Post([call = std::move(calls[i])] { call.inbox->Deliver(); });
+    }
+    calls.front().inbox->Deliver();
+  });
 }
 
 void Outbox::Inbox::Deliver() {

@@ -1,5 +1,5 @@
-// Outbox: what a step brings for many connections goes to each of their event loops in one piece: one wake-up a loop and step,
-// and nothing is allocated, since pieces are used again. Streams have their state on their connections' threads, and for the
+// Outbox: what a step brings for many connections goes to each of their event loops in one piece: one wake-up a step, since the
+// loop that is woken wakes the others, and pieces are used again. Streams have their state on their connections' threads, and for the
 // engine's to touch it, once for each token and with cold caches, cost more than all its other work.
 // One thread's own: the engine's.
 #pragma once
@@ -85,7 +85,14 @@ class Outbox {
     std::shared_ptr<Exchange> way;  // any exchange of the loop
     std::shared_ptr<Inbox> inbox;
     std::unique_ptr<Batch> batch;
+    bool relayed = false;  // another loop was to wake this one the last time
   };
+  // A loop that is to be woken.
+  struct Call {
+    std::shared_ptr<Exchange> way;
+    std::shared_ptr<Inbox> inbox;
+  };
+  static void Wake(std::vector<Call> calls);
   Batch& BatchFor(const std::shared_ptr<Exchange>& exchange, const void* loop);
   std::vector<Lane> lanes_;
 };
