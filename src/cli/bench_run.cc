@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ std::vector<int32_t> MadeUpPrompt(int32_t length, int32_t sequence, int32_t voca
   return ids;
 }
 
+double ProcessorSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 // A batch of equal sequences in an engine.
 class BenchBatch {
  public:
@@ -30,8 +37,7 @@ class BenchBatch {
       : runtime_(*session.bundle().runtime), engine_(*engine), bench_(bench), stop_(stop) {}
 
   Status Submit() {
-    start_ = std::chrono::steady_clock::now();
-    moved_before_ = runtime_.moved_bytes();
+    Start();
     for (int32_t i = 0; i < bench_.batch; ++i) {
       Request request;
       const int32_t length = bench_.prompt > 0 ? bench_.prompt : 1 + bench_.depth;
@@ -63,8 +69,7 @@ class BenchBatch {
   Result<BenchSample> Generate(int32_t count) {
     const int64_t tokens_before = tokens_;
     const EngineStats before = engine_.stats();
-    moved_before_ = runtime_.moved_bytes();
-    start_ = std::chrono::steady_clock::now();
+    Start();
     RETURN_IF_ERROR(RunUntil([&] { return tokens_ - tokens_before >= int64_t{bench_.batch} * count; }));
     BenchSample sample = Sample(tokens_ - tokens_before);
     const EngineStats& stats = engine_.stats();
@@ -88,8 +93,14 @@ class BenchBatch {
     }
     return Status::Ok();
   }
+  void Start() {
+    moved_before_ = runtime_.moved_bytes();
+    processor_start_ = ProcessorSeconds();
+    start_ = std::chrono::steady_clock::now();
+  }
   BenchSample Sample(int64_t tokens) const {
     return {.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(),
+            .processor_seconds = ProcessorSeconds() - processor_start_,
             .tokens = tokens,
             .moved_bytes = runtime_.moved_bytes() - moved_before_};
   }
@@ -103,6 +114,7 @@ class BenchBatch {
   int32_t generating_ = 0;  // sequences with a token
   std::vector<uint64_t> ids_;
   std::chrono::steady_clock::time_point start_;
+  double processor_start_ = 0;
   int64_t moved_before_ = 0;
 };
 
@@ -141,17 +153,21 @@ Result<BenchSample> Measure(Session& session, const BenchCase& bench, const Stop
 Result<std::vector<std::vector<BenchSample>>> MeasureDrafts(Session& session, const BenchCase& bench,
                                                             std::span<const DraftDepth> depths, int32_t rounds,
                                                             const StopOnInterrupt& stop) {
-  std::vector<std::unique_ptr<Engine>> engines;
-  for (const DraftDepth& depth : depths) {
+  const auto make_engine = [&](const DraftDepth& depth) {
     EngineOptions options = session.engine_options();
     if (depth.most == 0) options.drafts = DraftKind::kNone;
     else options.max_drafts = depth.most;
     options.adaptive_drafts = !depth.always;
-    ASSIGN_OR_RETURN(engines.emplace_back(), Engine::Create(session.bundle().runtime.get(), nullptr, options));
-  }
+    return Engine::Create(session.bundle().runtime.get(), nullptr, options);
+  };
+  std::vector<std::unique_ptr<Engine>> engines(depths.size());
   std::vector<std::vector<BenchSample>> samples(depths.size());
   for (int32_t round = 0; round <= rounds; ++round) {
-    for (size_t i = 0; i < engines.size(); ++i) {
+    for (size_t n = 0; n < depths.size(); ++n) {
+      const size_t i = (static_cast<size_t>(round) + n) % depths.size();
+      if (round == 0 || depths[i].anew) {
+        ASSIGN_OR_RETURN(engines[i], make_engine(depths[i]));
+      }
       ASSIGN_OR_RETURN(const BenchSample sample, Measure(session, engines[i].get(), bench, stop));
       if (round > 0) samples[i].push_back(sample);
     }

@@ -21,6 +21,7 @@ struct BenchCase {
 
 struct BenchSample {
   double seconds = 0.0;
+  double processor_seconds = 0.0;  // of all threads
   int64_t tokens = 0;       // over all sequences
   int64_t moved_bytes = 0;  // weights and KV cache read from memory
   int64_t draft_tokens = 0;
@@ -49,10 +50,12 @@ inline constexpr int32_t kTuneWarmUp = 4;
 struct DraftDepth {
   int32_t most = 0;
   bool always = false;
+  bool anew = false;  // every time by an engine that has learned nothing of drafts
 };
 
 // Generation by an engine for each of the depths, all over one model, in turn, `rounds` times over, and a first time to warm
-// up: samples of each. What the model needs to draft is there for all of them. Their prefix caches must find nothing.
+// up: samples of each. Each round begins with another of them. What the model needs to draft is there for all. Their prefix
+// caches must find nothing.
 Result<std::vector<std::vector<BenchSample>>> MeasureDrafts(Session& session, const BenchCase& bench,
                                                             std::span<const DraftDepth> depths, int32_t rounds,
                                                             const StopOnInterrupt& stop);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/cpu_features.h"
+#include "cli/bench_drafts.h"
 #include "cli/bench_run.h"
 #include "cli/commands.h"
 #include "cli/console.h"
@@ -37,6 +38,7 @@ struct BenchFlags {
   int32_t repeats = 5;
   std::vector<std::string> tunes;  // settings of the GPU's kernels to compare
   bool compare_drafts = false;
+  bool pairs = false;
   bool json = false;
 };
 
@@ -216,6 +218,18 @@ Status CompareTunes(const BenchFlags& flags, const std::vector<Row>& rows, Outpu
   return output->Write(text);
 }
 
+Status CompareDraftPairs(const BenchFlags& flags, const std::vector<Row>& rows, Output* output) {
+  const StopOnInterrupt stop;
+  std::string text = flags.model.Place() + "\n" + DraftPairsHead();
+  for (const Row& row : rows) {
+    if (row.bench.prompt > 0) continue;
+    ASSIGN_OR_RETURN(const std::string lines, CompareDraftPairs(*row.setup->session, row.bench, row.test(), flags.model.options.max_drafts,
+                                                                flags.repeats, stop));
+    text += lines;
+  }
+  return output->Write(text);
+}
+
 // Generation without drafts, with one and with all of them always, and with as many as pay.
 Status CompareDrafts(const BenchFlags& flags, const std::vector<Row>& rows, Output* output) {
   const StopOnInterrupt stop;
@@ -244,11 +258,13 @@ Status CompareDrafts(const BenchFlags& flags, const std::vector<Row>& rows, Outp
 
 Status Bench(const BenchFlags& flags, Output* output) {
   if (flags.compare_drafts && flags.model.options.drafts == DraftKind::kNone) return InvalidArgument("--compare-drafts says nothing without --spec");
+  if (flags.pairs && !flags.compare_drafts) return InvalidArgument("--pairs says nothing without --compare-drafts");
   if (flags.json && (flags.compare_drafts || !flags.tunes.empty())) {
     return InvalidArgument("--json says nothing with {}: its table is text", flags.compare_drafts ? "--compare-drafts" : "--gpu-tune");
   }
   ASSIGN_OR_RETURN(auto setups, OpenAll(flags));
   std::vector<Row> rows = MakeRows(flags, &setups);
+  if (flags.pairs) return CompareDraftPairs(flags, rows, output);
   if (flags.compare_drafts) return CompareDrafts(flags, rows, output);
   if (!flags.tunes.empty()) return CompareTunes(flags, rows, output);
   const StopOnInterrupt stop;
@@ -288,6 +304,8 @@ int BenchCommand(Args args) {
               "settings of the GPU's kernels to compare with each other, once for each\n('-': the usual ones; keys: docs/gpu-tuning.md)");
   set.Switch("--compare-drafts", &flags.compare_drafts,
              "generation without drafts, with one and with --draft-max always, and\nwith as many as pay, in turn (with --spec)");
+  set.Switch("--pairs", &flags.pairs,
+             "of --compare-drafts only none and as many as pay, compared in pairs\n(-n 32 -r 50), also by processor time");
   set.Switch("--json", &flags.json, "as JSON");
   flags.model.Declare(&set, ModelFlags::kWithoutBatch);
   Output output;

@@ -22,10 +22,13 @@ double Quantile(const std::vector<double>& sorted, double fraction) {
 Spread SpreadOf(std::vector<double> values) {
   CHECK(!values.empty());
   std::sort(values.begin(), values.end());
+  const double low = Quantile(values, 0.25), high = Quantile(values, 0.75);
   return {.median = Quantile(values, 0.5),
           .min = values.front(),
           .max = values.back(),
-          .iqr = Quantile(values, 0.75) - Quantile(values, 0.25)};
+          .low_quartile = low,
+          .high_quartile = high,
+          .iqr = high - low};
 }
 
 }  // namespace cachalot

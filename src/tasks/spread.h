@@ -9,6 +9,8 @@ struct Spread {
   double median = 0.0;
   double min = 0.0;
   double max = 0.0;
+  double low_quartile = 0.0;
+  double high_quartile = 0.0;
   double iqr = 0.0;  // distance between the quartiles
 };
 
