@@ -568,7 +568,9 @@ SchedulerLimits LimitsOf(const ExecutorInfo& info) {
           .kv_groups = info.kv_groups,
           .kv_identity = info.kv_identity,
           .device_drafts = info.device_drafts,
-          .draft_context = info.draft_context};
+          .draft_context = info.draft_context,
+          .draft_cost = info.draft_cost,
+          .accepts_by_lot = info.accepts_by_lot};
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tokenizer* tokenizer,

@@ -196,16 +196,27 @@ void Model::RunFfn(const ExecContext& exec, const Layer& layer, int64_t num_toke
   }
 }
 
+namespace {
+
+// Row i of `to` is row rows[i] of `from`, and the way back.
+void CopyRows(const float* from, const int32_t* rows, int64_t count, int64_t dim, float* to) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * dim, from + rows[i] * dim, sizeof(float) * static_cast<size_t>(dim));
+}
+void PutRows(const float* from, const int32_t* rows, int64_t count, int64_t dim, float* to) {
+  for (int64_t i = 0; i < count; ++i) std::memcpy(to + rows[i] * dim, from + i * dim, sizeof(float) * static_cast<size_t>(dim));
+}
+
+}  // namespace
+
 void Model::RunWantedFfn(const ExecContext& exec, const Layer& layer, const ForwardBatch& batch, float* normed,
                          int32_t* expert_counts) const {
   const int64_t dim = spec_.hidden_size, count = batch.num_wanted_rows;
   if (count == 0) return;
-  const size_t row_bytes = sizeof(float) * static_cast<size_t>(dim);
   WorkspaceScope scope(exec.workspace);
   float* rows = exec.workspace->Take<float>(count * dim);
-  for (int64_t i = 0; i < count; ++i) std::memcpy(rows + i * dim, batch.hidden + batch.wanted_rows[i] * dim, row_bytes);
+  CopyRows(batch.hidden, batch.wanted_rows, count, dim, rows);
   RunFfn(exec, layer, count, rows, normed, expert_counts);
-  for (int64_t i = 0; i < count; ++i) std::memcpy(batch.hidden + batch.wanted_rows[i] * dim, rows + i * dim, row_bytes);
+  PutRows(rows, batch.wanted_rows, count, dim, batch.hidden);
 }
 
 void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
@@ -248,6 +259,24 @@ void Model::Head(const ExecContext& exec, const float* x, int64_t num_rows, floa
 }
 
 void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
+  ForwardMtpAttention(exec, batch);
+  if (batch.wanted_rows == nullptr || exec.device != DeviceType::kCpu) return ForwardMtpFfn(exec, batch.out, batch.num_tokens);
+  if (batch.num_wanted_rows == 0) return;
+  WorkspaceScope scope(exec.workspace);
+  float* rows = exec.workspace->Take<float>(batch.num_wanted_rows * spec_.hidden_size);
+  CopyRows(batch.out, batch.wanted_rows, batch.num_wanted_rows, spec_.hidden_size, rows);
+  ForwardMtpFfn(exec, rows, batch.num_wanted_rows);
+  PutRows(rows, batch.wanted_rows, batch.num_wanted_rows, spec_.hidden_size, batch.out);
+}
+
+void Model::ForwardMtpFfn(const ExecContext& exec, float* rows, int64_t num_rows) const {
+  WorkspaceScope scope(exec.workspace);
+  float* normed = exec.workspace->Take<float>(num_rows * spec_.hidden_size);
+  RunFfn(exec, mtp_->layer, num_rows, rows, normed, nullptr);
+  Norm(exec, rows, num_rows, spec_.hidden_size, mtp_->norm, spec_.norm_eps, rows, spec_.hidden_size);
+}
+
+void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) const {
   CHECK(mtp_.has_value());
   const int64_t dim = spec_.hidden_size;
   const int64_t tokens = batch.num_tokens;
@@ -267,8 +296,6 @@ void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
   const Layer& layer = mtp_->layer;
   RunAttention(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
                Bind(layer, batch.kv), batch.out, normed);
-  RunFfn(exec, layer, tokens, batch.out, normed, nullptr);
-  Norm(exec, batch.out, tokens, dim, mtp_->norm, spec_.norm_eps, batch.out, dim);
 }
 
 void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const {
@@ -276,9 +303,9 @@ void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, f
   PackedMatrix first;  // a view of its first rows
   const bool part = mtp_->head_tokens < whole.n;
   if (part) {
-    first = {.dtype = whole.dtype, .layout = whole.layout, .n = mtp_->head_tokens, .k = whole.k, .data = whole.data,
-             .data_bytes = whole.data_bytes / whole.n * mtp_->head_tokens, .block_scales = whole.block_scales,
-             .block_scale_rows = whole.block_scale_rows};
+    first.dtype = whole.dtype, first.layout = whole.layout, first.n = mtp_->head_tokens, first.k = whole.k;
+    first.data = whole.data, first.data_bytes = whole.data_bytes / whole.n * mtp_->head_tokens;
+    first.block_scales = whole.block_scales, first.block_scale_rows = whole.block_scale_rows;
   }
   const PackedMatrix& head = part ? first : whole;
   Matmul(exec, {.x = x, .x_stride = spec_.hidden_size, .m = num_rows, .weight = &head, .y = logits, .y_stride = spec_.vocab_size});

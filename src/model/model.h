@@ -71,6 +71,9 @@ struct MtpBatch {
   size_t num_expanded = 0;
   KvBinding kv = {};                        // the MTP group
   float* out = nullptr;                     // [num_tokens, hidden_size], after the MTP layer's own norm
+  // On the CPU: the rows of `out` that will be read, of most sequences the last alone; null: all.
+  const int32_t* wanted_rows = nullptr;
+  int64_t num_wanted_rows = 0;
 };
 
 class Model {
@@ -96,6 +99,10 @@ class Model {
   // logits [num_rows, vocab_size] of normalised hidden states.
   void Head(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const;
   void ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const;
+  // Its two parts: up to attention, which leaves the residual stream in `out` and all that later rows need in the KV cache;
+  // and what is behind it, in place, for such rows of it as are wanted.
+  void ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) const;
+  void ForwardMtpFfn(const ExecContext& exec, float* rows, int64_t num_rows) const;
   // The MTP layer's head (its own, or the main one): the first mtp_head_tokens() of each row.
   void MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const;
 

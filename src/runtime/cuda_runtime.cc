@@ -213,7 +213,9 @@ Status CudaRuntime::BuildDevice() {
            .max_top_logprobs = kMaxCudaTopLogprobs,
            .max_logit_rows = o.max_logit_rows,
            .kv_groups = d.kv.infos(),
-           .device_drafts = DraftsOnGpu(o) ? o.drafts : DraftKind::kNone};
+           .device_drafts = DraftsOnGpu(o) ? o.drafts : DraftKind::kNone,
+           .draft_cost = DraftsOnGpu(o) ? MtpCost(spec) : 0,
+           .accepts_by_lot = o.accept_fixed >= 0};
   next_step_ = next_collect_ = 0;
   built_ = true;
   return Status::Ok();

@@ -110,10 +110,13 @@ void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes
     batch.hidden = m.mtp_hidden;
     batch.num_tokens = rows;
     batch.out = m.mtp_out;
-    model.ForwardMtp(d.exec, batch);
+    model.ForwardMtpAttention(d.exec, batch);
     RunCuda(d.exec, &CudaBackend::gather_rows,
             CudaGatherRowsParams{.src = m.mtp_out, .src_rows = m.draft_last_rows, .dst = m.draft_states + begin * dim,
                                  .num_rows = count, .dim = dim});
+    // Behind attention nothing depends on the rows in front of a slot's last: their experts need not be read.
+    d.step.batch.row_slots = m.picks + begin;
+    model.ForwardMtpFfn(d.exec, m.draft_states + begin * dim, count);
   }
   for (int32_t pass = 0; pass < num_passes; ++pass) {
     if (pass > 0) {
@@ -149,12 +152,12 @@ void CudaRuntime::EnqueueFeed(const CudaStepBounds& bounds, int32_t max_q_len) {
                               .batch_tokens = m.mtp_tokens});
   SetMtpBatch(bounds.spans, bounds.rows, max_q_len);
   model.FinalNorm(d.exec, m.hidden, bounds.rows, m.mtp_hidden);
-  model.ForwardMtp(d.exec, {.next_token_ids = m.mtp_tokens,
-                            .positions = m.row_positions,
-                            .hidden = m.mtp_hidden,
-                            .num_tokens = bounds.rows,
-                            .kv = d.draft_kv.bindings()[0],
-                            .out = m.mtp_out});
+  model.ForwardMtpAttention(d.exec, {.next_token_ids = m.mtp_tokens,
+                                     .positions = m.row_positions,
+                                     .hidden = m.mtp_hidden,
+                                     .num_tokens = bounds.rows,
+                                     .kv = d.draft_kv.bindings()[0],
+                                     .out = m.mtp_out});
 }
 
 }  // namespace cachalot

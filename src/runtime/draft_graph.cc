@@ -20,7 +20,9 @@ class MtpGraph final : public DraftGraph {
                               .num_tokens = batch.num_tokens,
                               .spans = batch.spans,
                               .kv = batch.kv[0],
-                              .out = batch.out});
+                              .out = batch.out,
+                              .wanted_rows = batch.wanted_rows,
+                              .num_wanted_rows = batch.num_wanted_rows});
   }
   void Head(const ExecContext& exec, float* x, int64_t num_rows, float* logits) const override {
     model_->MtpHead(exec, x, num_rows, logits);
@@ -44,7 +46,9 @@ class ModelGraph final : public DraftGraph {
                            .num_tokens = batch.num_tokens,
                            .spans = batch.spans,
                            .kv = batch.kv,
-                           .hidden = batch.out});
+                           .hidden = batch.out,
+                           .wanted_rows = batch.wanted_rows,
+                           .num_wanted_rows = batch.num_wanted_rows});
   }
   void Head(const ExecContext& exec, float* x, int64_t num_rows, float* logits) const override {
     model_->FinalNorm(exec, x, num_rows, x);

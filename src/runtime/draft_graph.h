@@ -18,7 +18,10 @@ struct DraftBatch {
   int64_t num_tokens = 0;
   std::span<const SeqSpan> spans = {};
   std::span<const KvBinding> kv = {};  // by group, as kv_groups() orders them
-  float* out = nullptr;                // [num_tokens, hidden_size]: for Head, and as the hidden state of a draft
+  float* out = nullptr;                // [num_tokens, hidden_size]: for Head, and as the hidden state of a draft;
+  // of it only these rows count.
+  const int32_t* wanted_rows = nullptr;
+  int64_t num_wanted_rows = 0;
 };
 
 class DraftGraph {
@@ -34,6 +37,9 @@ class DraftGraph {
   // logits [num_rows, spec().vocab_size] of rows of Forward's `out`, of each the first head_tokens(); x may be changed.
   virtual void Head(const ExecContext& exec, float* x, int64_t num_rows, float* logits) const = 0;
 };
+
+// ExecutorInfo::draft_cost of an MTP layer: a layer and the head, which counts as one.
+inline double MtpCost(const ModelSpec& spec) { return 2.0 / (spec.num_layers + 1); }
 
 // `model`, which has an MTP layer, must outlive it.
 std::unique_ptr<DraftGraph> MakeMtpGraph(const Model* model);

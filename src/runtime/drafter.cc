@@ -79,6 +79,7 @@ Result<std::unique_ptr<Drafter>> Drafter::Create(std::unique_ptr<DraftGraph> gra
   drafter->token_ids_.resize(static_cast<size_t>(drafter->batch_tokens_));
   drafter->positions_.resize(static_cast<size_t>(drafter->batch_tokens_));
   drafter->spans_.reserve(static_cast<size_t>(options.max_seqs));
+  drafter->wanted_rows_.reserve(static_cast<size_t>(options.max_seqs));
   drafter->active_.reserve(static_cast<size_t>(options.max_seqs));
   drafter->graph_ = std::move(graph);
   return drafter;
@@ -111,16 +112,17 @@ void Drafter::Append(const ExecContext& exec, const Computed& computed) {
   if (!state.begun) state.tokens.push_back(computed.first);
   state.begun = true;
   for (const int32_t token : computed.next) PushToken(&state, token);
+  if (computed.prompt && has_drafted_ && IsActive()) FeedPrompt(exec, computed.slot);
 }
 
 // All but the last token, behind which a draft may come.
 void Drafter::FeedPrompt(const ExecContext& exec, int32_t slot) {
   Slot& state = slots_[static_cast<size_t>(slot)];
-  const int32_t count = NumPending(state) - 1;
-  if (count <= 0) return;
   MakeRoom(&state, 0);
-  AddPending(exec, slot, count, -1);
-  RunBatch(exec);
+  while (NumPending(state) > 1) {
+    AddPending(exec, slot, static_cast<int32_t>(std::min<int64_t>(NumPending(state) - 1, batch_tokens_)), -1);
+    RunBatch(exec);
+  }
 }
 
 void Drafter::PushToken(Slot* slot, int32_t token) {
@@ -169,9 +171,10 @@ void Drafter::DropPending(int32_t slot, int32_t count) {
 
 void Drafter::MakeRoom(Slot* slot, int32_t num_drafts) const {
   const bool fits = slot->length + NumPending(*slot) + num_drafts <= row_tokens_;
-  if (fits && (graph_->takes_hidden() || NumPending(*slot) <= most_fed_)) return;
+  const int32_t most = IsActive() ? most_fed_ : std::min(most_fed_, kFedToTry);
+  if (fits && (graph_->takes_hidden() || NumPending(*slot) <= most)) return;
   slot->length = 0;
-  if (!graph_->takes_hidden()) slot->num_fed = std::max(0, static_cast<int32_t>(slot->tokens.size()) - most_fed_);
+  if (!graph_->takes_hidden()) slot->num_fed = std::max(0, static_cast<int32_t>(slot->tokens.size()) - most);
 }
 
 // The first `count` of what waits.
@@ -197,13 +200,19 @@ void Drafter::AddPending(const ExecContext& exec, int32_t slot, int32_t count, i
 
 void Drafter::RunBatch(const ExecContext& exec) {
   if (num_batched_ == 0) return;
+  wanted_rows_.clear();
+  for (size_t i = 0; i < spans_.size(); ++i) {
+    if (span_wants_[i] >= 0) wanted_rows_.push_back(spans_[i].q_begin + spans_[i].q_len - 1);
+  }
   graph_->Forward(exec, {.token_ids = token_ids_.data(),
                          .positions = positions_.data(),
                          .hidden = hidden_.as<float>(),
                          .num_tokens = num_batched_,
                          .spans = spans_,
                          .kv = kv_.bindings(),
-                         .out = out_.as<float>()});
+                         .out = out_.as<float>(),
+                         .wanted_rows = wanted_rows_.data(),
+                         .num_wanted_rows = static_cast<int64_t>(wanted_rows_.size())});
   for (size_t i = 0; i < spans_.size(); ++i) {
     if (span_wants_[i] < 0) continue;
     const int64_t last_row = spans_[i].q_begin + spans_[i].q_len - 1;
@@ -242,6 +251,7 @@ void Drafter::FeedPending(const ExecContext& exec, std::span<const Want> wants) 
 
 void Drafter::Draft(const ExecContext& exec, std::span<const Want> wants, int32_t vocab_size) {
   activity_.Observe(true);
+  has_drafted_ = true;
   FeedPending(exec, wants);
   active_.resize(wants.size());
   for (size_t i = 0; i < wants.size(); ++i) {

@@ -2,7 +2,8 @@
 // (and, for MTP, the hidden states in front of them), and drafts the tokens behind them, greedily. Nothing that it holds
 // can change what is generated, so it may forget: a sequence that was not drafted for in a while, or that outgrows its
 // row, goes on with its last tokens only, at positions counted from there (attention sees differences of positions). So
-// where drafts do not pay, next to nothing is computed for them, and trying one costs few tokens.
+// where drafts do not pay, next to nothing is computed for them, and trying one costs few tokens; where they do, prompts are
+// read in the steps that compute them.
 // What was drafted stands behind the sequence's end and is overwritten by what comes: going back costs nothing.
 #pragma once
 
@@ -101,7 +102,8 @@ class Drafter {
 
   static constexpr int32_t kMaxPending = 64;     // hidden states kept of a slot
   static constexpr int32_t kCatchUp = 8;         // of them, those that it goes on with after a pause
-  static constexpr int32_t kMostFed = 1024;      // tokens that a draft model catches up on
+  static constexpr int32_t kMostFed = 1024;      // tokens that a draft model catches up on,
+  static constexpr int32_t kFedToTry = 16;       // and after a pause
   static constexpr int32_t kHeadRows = 64;
 
   std::unique_ptr<DraftGraph> graph_;
@@ -111,12 +113,14 @@ class Drafter {
   int32_t catch_up_ = 0;       // with hidden states: where more tokens wait, it goes on with the last
   int64_t batch_tokens_ = 0;
   DraftActivity activity_;
+  bool has_drafted_ = false;
   KvStore kv_;
   std::vector<Slot> slots_;
   Buffer pending_hidden_;      // [max_seqs, kMaxPending, hidden_size]
   // The batch, [batch_tokens].
   std::vector<int32_t> token_ids_, positions_;
   std::vector<SeqSpan> spans_;
+  std::vector<int32_t> wanted_rows_;
   std::vector<int32_t> span_wants_;  // by span: whose last state it brings; -1: nobody's
   Buffer hidden_;              // [batch_tokens, hidden_size]
   Buffer out_;                 // [batch_tokens, hidden_size]

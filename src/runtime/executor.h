@@ -27,6 +27,8 @@ struct ExecutorInfo {
   std::vector<KvGroupInfo> kv_groups;
   DraftKind device_drafts = DraftKind::kNone;  // what it can draft with itself
   int32_t draft_context = 0;       // tokens in front of a sequence's first row that it needs for that, at most
+  double draft_cost = 0;           // what it reads to draft a token, of what it reads in a step: an estimate
+  bool accepts_by_lot = false;     // benchmarks: drafts are accepted right or wrong
   std::string kv_identity = "";    // what KV contents depend on beside the tokens: weights, KV types
 };
 

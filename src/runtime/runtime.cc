@@ -79,8 +79,14 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
       std::max(Model::WorkspaceBytes(spec, options.max_step_tokens, options.max_context, tile, options.num_threads),
                SampleWorkspaceBytes(spec.vocab_size));
   std::unique_ptr<DraftGraph> graph;
-  if (options.drafts == DraftKind::kMtp) graph = MakeMtpGraph(model.get());
-  if (options.drafts == DraftKind::kModel) graph = MakeModelGraph(std::move(draft_model));
+  double draft_cost = 0;
+  if (options.drafts == DraftKind::kMtp) {
+    draft_cost = MtpCost(spec);
+    graph = MakeMtpGraph(model.get());
+  } else if (options.drafts == DraftKind::kModel) {
+    draft_cost = static_cast<double>(draft_model->dense_bytes()) / static_cast<double>(model->dense_bytes());
+    graph = MakeModelGraph(std::move(draft_model));
+  }
   if (graph != nullptr) {
     const DrafterOptions own = DraftOptions(options, graph->spec());
     workspace_bytes = std::max(workspace_bytes, Drafter::WorkspaceBytes(graph->spec(), own));
@@ -115,6 +121,8 @@ Result<std::unique_ptr<Runtime>> Runtime::Create(std::unique_ptr<Model> model, s
                     .kv_groups = runtime->kv_.infos(),
                     .device_drafts = runtime->drafter_ ? options.drafts : DraftKind::kNone,
                     .draft_context = runtime->drafter_ ? runtime->drafter_->context_tokens() : 0,
+                    .draft_cost = draft_cost,
+                    .accepts_by_lot = options.accept_fixed >= 0,
                     .kv_identity = options.kv_identity};
   runtime->row_begin_.reserve(static_cast<size_t>(options.max_seqs));
   runtime->row_order_.reserve(static_cast<size_t>(options.max_seqs));

@@ -32,7 +32,8 @@ Scheduler::Scheduler(SchedulerLimits limits, SchedulerOptions options,
       max_running_(std::min(limits_.max_seqs, step_budget_)),
       itl_(options.itl_target_us, options.min_prompt_tokens, step_budget_, options.itl_percent / 100.0),
       drafts_(MakeDraftSource(options.drafts)),
-      depths_(options.adaptive_drafts, limits_.depth > 0) {  // a device that is a step ahead captures its steps
+      depths_(options.adaptive_drafts, limits_.depth > 0,  // a device that is a step ahead captures its steps
+              limits_.device_drafts == options.drafts ? limits_.draft_cost : 0) {
   const KvSequenceLimits alone = blocks_.SequenceLimits(std::min(options.prefill_chunk, step_budget_));
   max_q_len_ = alone.max_q_len;
   max_seq_tokens_ = alone.max_tokens;
@@ -262,11 +263,13 @@ void Scheduler::TakeBackDrafts(ScheduledRow* scheduled, const ResultRow& row) {
 // Accepted drafts, then what was sampled behind them, until the sequence ends.
 SequenceEnd Scheduler::TakeTokens(ScheduledRow* scheduled, const ResultRow& row, const StepResult& result) {
   Sequence* seq = scheduled->seq;
+  const bool guesses = drafts_ != nullptr && !drafts_->on_device();
   ++counters_.sampling_rows;
   for (int32_t i = 0; i <= row.accept_len; ++i) {
     const int32_t token =
         i < row.accept_len ? result.accepted[static_cast<size_t>(row.accept_begin + i)].token_id : row.sampled_token;
     if (token < 0 || token >= limits_.vocab_size) return SequenceEnd::kBadToken;
+    if (guesses && seq->draft_guess_at == seq->num_tokens()) depths_.ObserveGuess(&seq->draft_record, token == seq->draft_guess);
     seq->tokens.push_back(token);
     ++scheduled->num_sampled;
     ++counters_.sampled_tokens;

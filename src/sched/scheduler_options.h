@@ -26,6 +26,8 @@ struct SchedulerLimits {
   std::string kv_identity = "";  // what else KV contents depend on: weights, KV types
   DraftKind device_drafts = DraftKind::kNone;  // what the executor was set up to draft with
   int32_t draft_context = 0;     // tokens in front of a sequence's first row that it wants to know for that
+  double draft_cost = 0;         // what it reads to draft a token, of what it reads in a step
+  bool accepts_by_lot = false;   // drafts are accepted right or wrong: what comes says nothing of them
 };
 
 enum class PreemptionMode {

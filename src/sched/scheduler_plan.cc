@@ -100,7 +100,7 @@ void Scheduler::FindCandidates(bool known) {
 }
 
 bool Scheduler::AwaitsTokens() {
-  if (num_in_flight_ == 0 || drafts_ == nullptr || drafts_->on_device() || !depths_.Considers()) return false;
+  if (num_in_flight_ == 0 || drafts_ == nullptr || drafts_->on_device() || !depths_.CanPay() || !depths_.Considers()) return false;
   const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
   budget_left_ = step_budget_;
   FindCandidates(/*known=*/false);
@@ -119,8 +119,12 @@ void Scheduler::ChooseDrafts() {
   FindCandidates(/*known=*/true);
   depths_.Choose(candidates_, static_cast<int32_t>(num_decoding), room);
   for (size_t i = 0; i < candidates_.size(); ++i) {
-    candidate_seqs_[i]->num_drafts = candidates_[i].depth;
+    Sequence* seq = candidate_seqs_[i];
+    seq->num_drafts = candidates_[i].depth;
     budget_left_ -= candidates_[i].depth;
+    if (drafts_->on_device() || limits_.accepts_by_lot || candidates_[i].available == 0 || candidates_[i].depth > 0) continue;
+    seq->draft_guess = draft_ids_[static_cast<size_t>(seq->slot * options_.max_drafts)];
+    seq->draft_guess_at = seq->num_tokens();
   }
 }
 

@@ -67,6 +67,8 @@ struct Sequence {
   std::vector<int32_t> banned_ids;     // not to be drawn at position banned_at
   int32_t banned_at = -1;
   DraftRecord draft_record;
+  int32_t draft_guess = -1;            // what the host would have drafted as token number draft_guess_at
+  int32_t draft_guess_at = -1;
 
   alignas(64) std::vector<int32_t> tokens;
   int32_t num_prompt = 0;

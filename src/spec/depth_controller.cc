@@ -13,9 +13,14 @@ constexpr float kFade = 0.99f;              // per step without any
 constexpr double kOwnPrior = 3;             // tries that speak for its being like the others
 constexpr double kMostAcceptance = 0.98;
 constexpr double kLeastWorth = 0.02;        // tokens that a draft must promise
+constexpr double kNewPrice = 1.0;           // weight of the newest one
 
 bool AnyAvailable(std::span<const DraftCandidate> candidates) {
   return std::any_of(candidates.begin(), candidates.end(), [](const auto& candidate) { return candidate.available > 0; });
+}
+
+bool AnyChosen(std::span<const DraftCandidate> candidates) {
+  return std::any_of(candidates.begin(), candidates.end(), [](const auto& candidate) { return candidate.depth > 0; });
 }
 
 }  // namespace
@@ -41,16 +46,25 @@ void DepthController::ObserveRow(DraftRecord* record, int32_t num_drafts, int32_
   if (num_accepted == num_drafts && num_drafts == depth_cap_) depth_cap_ = std::min(depth_cap_ + 1, kMaxDrafts);
 }
 
+void DepthController::ObserveGuess(DraftRecord* record, bool right) {
+  ObserveRow(record, 1, right ? 1 : 0);
+  guesses_ = true;
+  if (right) purse_ = std::min(purse_ + kGuessStake, std::max(purse_, std::min(price_, kMostStake)));
+}
+
 void DepthController::ObserveStep(const DraftedStep& step) {
   const auto step_us = static_cast<double>(step.step_us);
   step_cost_.Observe(step.num_tokens, static_cast<double>(std::max<int64_t>(0, step.step_us - step.draft_us)));
   if (step.num_passes > 0) {
     pass_cost_.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes));
   }
-  double change = kIncome;
-  if (step.num_tokens > step.num_rows) {
+  double change = hopeful_ ? kHopeful : kIncome;
+  const int32_t num_drafts = step.num_tokens - step.num_rows;
+  if (num_drafts > 0) {
     const double tokens = static_cast<double>(step.num_rows + step.num_accepted) / step.num_rows;
-    change = tokens - step_us / std::max(1.0, step_cost_.Estimate(step.num_rows));
+    const double steps = step_us / std::max(1.0, step_cost_.Estimate(step.num_rows));
+    change = tokens - steps;
+    if (num_drafts <= step.num_rows) price_ += (std::clamp(steps - 1, 0.0, kMostDebt) - price_) * kNewPrice;
   }
   purse_ = std::clamp(purse_ + change, -kMostDebt, kMostStake);
 }
@@ -60,7 +74,11 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
   if (candidates.empty() || max_drafts <= 0) return;
   if (!adaptive_) return ChooseAll(candidates, max_drafts);
   const bool may = MayDraft(num_rows);
-  if (may) ChooseBest(candidates, num_rows, max_drafts);
+  if (Knows(num_rows)) {
+    ChooseBest(candidates, num_rows, max_drafts);
+    if (AnyAvailable(candidates)) hopeful_ = AnyChosen(candidates);
+    if (!may) for (DraftCandidate& candidate : candidates) candidate.depth = 0;
+  }
   fade_ *= kFade;
   for (DraftCandidate& candidate : candidates) {
     if (candidate.depth > 0) continue;
@@ -68,7 +86,7 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
     candidate.record->expected *= fade_;
   }
   fade_ = 1;
-  const bool drafts = std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
+  const bool drafts = AnyChosen(candidates);
   if (drafts != drafting_) Log(drafts ? "they pay" : "they pay no more", num_rows);
   drafting_ = drafts;
   if (drafts) {
@@ -78,7 +96,7 @@ void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_r
     return;
   }
   steps_with_ = 0;
-  if (++steps_without_ < probe_every_ || !may || !AnyAvailable(candidates)) return;
+  if (++steps_without_ < probe_every_ || !may || guesses_ || !AnyAvailable(candidates)) return;
   steps_without_ = 0;
   probe_every_ = std::min(2 * probe_every_, kProbeLast);
   Log("one is tried", num_rows);
@@ -96,10 +114,10 @@ bool DepthController::WouldDraft(std::span<DraftCandidate> candidates, int32_t n
   if (max_drafts <= 0 || !AnyAvailable(candidates)) return false;
   if (!adaptive_) return true;
   if (!MayDraft(num_rows)) return false;
-  if (steps_without_ + 1 >= probe_every_) return true;
+  if (steps_without_ + 1 >= probe_every_ && !guesses_) return true;
   for (DraftCandidate& candidate : candidates) candidate.depth = 0;
   ChooseBest(candidates, num_rows, max_drafts);
-  return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c.depth > 0; });
+  return AnyChosen(candidates);
 }
 
 void DepthController::Log(const char* what, int32_t num_rows) const {

@@ -2,17 +2,23 @@
 // most. A draft at depth d is worth the probability that it and those before it are accepted; a step costs what steps of
 // its size took. Both are measured all the time: acceptance by depth over all sequences, and how each sequence fares
 // against that; times by size.
-// Invariants: drafts are made only where they promise at least kLeastGain more, and while the purse is not empty: what a
-// step with drafts took beyond the worth of its tokens is paid from it, what it saved is put in. So whatever is believed of
-// acceptance and times, drafting loses no more than kFirstStake steps, one try, and kIncome of the time. Deeper than one
+// Invariants: drafts are made only where they promise at least kLeastGain more, and from a purse: what a step with drafts took
+// beyond the worth of its tokens is paid from it, what it saved is put in, and so is a share of each step without drafts
+// (kHopeful, or kIncome when drafts have been seen not to pay). It is empty at first, and nobody begins to draft before it
+// holds the price of a try. So whatever is believed of acceptance and times, and however short the answer, drafting has
+// never lost more than kHopeful of the time, and what a try took more than its price. Deeper than one
 // token only goes what was right at the depth before. What looks as if it did not pay is tried again, with one token of one
 // sequence (together: of each), ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right.
+// Where the host knows what it would have drafted, it need not try to know whether that was right (ObserveGuess): what such a
+// guess would have saved is put into the purse, so that text that is a copy is drafted at once, and other text never.
+// All of this is one engine's: a sequence begins with what was learned from those before it.
 // Where steps of every size have to be prepared (captured as a graph, which takes as long as many steps do), all sequences of
 // a step are drafted equally deep (`together`): a batch then has as many sizes as there are depths. Otherwise every sequence
 // gets what suits it.
 // Deterministic: the same calls give the same depths. Allocates only while batches grow.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -57,28 +63,39 @@ class DepthController {
   static constexpr int64_t kThinkEvery = 8;
   static constexpr int64_t kBaselineEvery = 128;  // a step without drafts, where they pay: what is it that they save?
   // Of the purse, in steps without drafts.
-  static constexpr double kFirstStake = 0.5;
   static constexpr double kMostStake = 4;
   static constexpr double kMostDebt = 8;     // what takes longer is rather something else that had the machine
-  static constexpr double kIncome = 0.005;  // each such step
+  static constexpr double kIncome = 0.005;   // each such step
+  static constexpr double kHopeful = 0.018;
+  static constexpr double kGuessStake = 0.5;  // for a guess that would have been right
+  // The price of a try before there was one: another row of a step, which costs a whole step where a step takes as long as
+  // its rows, and less on a device, and what drafting reads, some of it twice.
+  static constexpr double kRowPrice = 1, kRowPriceTogether = 0.5, kDraftPrice = 2;
 
   // adaptive false: always as many as are available (benchmarks, tests).
-  explicit DepthController(bool adaptive, bool together = false) : adaptive_(adaptive), together_(together) {
+  // draft_cost: what drafting a token reads, of what a step reads.
+  explicit DepthController(bool adaptive, bool together = false, double draft_cost = 0)
+      : adaptive_(adaptive), together_(together), step_cost_(together), price_((together ? kRowPriceTogether : kRowPrice) + kDraftPrice * draft_cost) {
     by_depth_.fill({kPriorAccepted, kPriorTried});
   }
 
   // Whether the next step is worth a thought, or (Skip) none is lost on it: where nothing was drafted for a while, few are.
   bool Considers() const {
-    return !adaptive_ || drafting_ || (purse_ > 0 && (steps_without_ < kProbeFirst || steps_without_ % kThinkEvery == 0));
+    return !adaptive_ || drafting_ || steps_without_ < kProbeFirst || steps_without_ % kThinkEvery == 0;
   }
   void Skip();
   // num_rows: sequences that decode in this step, with or without candidates. At most max_drafts in all.
   void Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
 
+  // Who drafts goes on as long as there is something left, who begins has the price of it.
+  bool CanPay() const { return !adaptive_ || (purse_ > 0 && (drafting_ || purse_ >= std::min(price_, kMostStake))); }
+
   // Whether Choose would choose any. Changes nothing that is learned; the candidates' depths mean nothing then.
   bool WouldDraft(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
 
   void ObserveRow(DraftRecord* record, int32_t num_drafts, int32_t num_accepted);
+  // A token came of which it is known whether its draft would have been right; there was none.
+  void ObserveGuess(DraftRecord* record, bool right);
   void ObserveStep(const DraftedStep& step);
 
   // The probability that a draft at `depth` (from 0) is accepted, given that those before it are.
@@ -97,9 +114,8 @@ class DepthController {
     int32_t candidate = 0;
     int32_t depth = 0;
   };
-  bool MayDraft(int32_t num_rows) const {
-    return purse_ > 0 && step_cost_.count(num_rows) >= kBaselineSteps && steps_with_ < kBaselineEvery;
-  }
+  bool Knows(int32_t num_rows) const { return step_cost_.count(num_rows) >= kBaselineSteps && steps_with_ < kBaselineEvery; }
+  bool MayDraft(int32_t num_rows) const { return CanPay() && Knows(num_rows); }
   void ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const;
   void ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
   void ChooseTogether(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
@@ -116,7 +132,10 @@ class DepthController {
   int64_t steps_without_ = 0;  // since there were drafts
   int64_t steps_with_ = 0;     // since there were none
   int64_t probe_every_ = kProbeFirst;
-  double purse_ = kFirstStake;
+  double purse_ = 0;
+  double price_;                // of a step with one draft of each, more than one without
+  bool hopeful_ = true;         // drafts would pay, as far as is known
+  bool guesses_ = false;        // the last that is known of acceptance is a guess
   float fade_ = 1;              // what records lose for the steps that were skipped
   int32_t depth_cap_ = 1;       // no deeper yet
   bool drafting_ = false;       // in the last step that was chosen, because it pays

@@ -27,21 +27,23 @@ struct Simulation {
   int32_t most = 4;
   bool adaptive = true;
   bool together = false;
+  double draft_cost = 0;
   double capture_us = 0;  // a size's first step takes so much longer, and says nothing; nor does the one after it
 
   double us = 0;
   int64_t tokens = 0;
   std::vector<int64_t> drafted = {};  // by sequence
+  uint64_t seed = 1;
 
   // Tokens a microsecond over the last half of the steps, or (`from` 0) all.
   double Run(int steps) { return Run(steps, steps / 2); }
   double Run(int steps, int from) {
-    DepthController controller(adaptive, together);
+    DepthController controller(adaptive, together, draft_cost);
     std::vector<int32_t> captured;
     int num_one_off = 0;
     std::vector<DraftRecord> records(acceptance.size());
     std::vector<DraftCandidate> candidates(acceptance.size());
-    std::mt19937_64 rng(1);
+    std::mt19937_64 rng(seed);
     std::uniform_real_distribution<double> uniform;
     drafted.assign(acceptance.size(), 0);
     for (int step = 0; step < steps; ++step) {
@@ -108,7 +110,8 @@ TEST(DepthController, NeverCostsMoreThanTwoPercent) {
   }
 }
 
-// From the first step on, and whatever drafts cost: where none is right, half a step, one try, and half a percent is lost.
+// From the first step on, however short the answer: where none is right less than two percent is lost, and what a try took more
+// than could be known (the noise is of 3 % a step, and the times that are known of steps without drafts have it too).
 TEST(DepthController, WhatItLosesIsBounded) {
   const auto steep = [](int32_t tokens) { return tokens <= 8 ? 1'000.0 : 1'500.0 * tokens; };
   for (const auto& cost : std::vector<std::function<double(int32_t)>>{Flat, Linear, Both, steep}) {
@@ -116,14 +119,16 @@ TEST(DepthController, WhatItLosesIsBounded) {
       const double plain = cost(static_cast<int32_t>(batch));
       for (const double pass : {0.0, 0.1, 1.0}) {
         const double one_try = cost(static_cast<int32_t>(2 * batch)) / plain - 1 + pass;
-        for (const int steps : {30, 200, 2000}) {
-          Simulation simulation{.step_us = cost, .pass_us = pass * plain, .acceptance = std::vector<double>(batch, 0.0)};
-          simulation.Run(steps, 0);
-          const double lost = simulation.us / plain - static_cast<double>(simulation.tokens) / static_cast<double>(batch);
-          // One that costs more than can be owed is tried again when that is paid. The noise is of 3 % a step, and the times
-          // that are known of steps without drafts have it too.
-          const double share = 0.005 * std::max(1.0, one_try / DepthController::kMostDebt);
-          EXPECT_LT(lost, 0.5 + one_try + share * steps + 0.1 * std::sqrt(steps)) << batch << " sequences, a pass of " << pass << ", " << steps << " steps";
+        for (const bool together : {false, true}) {
+          const double price = (together ? DepthController::kRowPriceTogether : DepthController::kRowPrice) + DepthController::kDraftPrice * pass;
+          for (const int steps : {24, 40, 64, 100, 200, 2000}) {
+            Simulation simulation{.step_us = cost, .pass_us = pass * plain, .acceptance = std::vector<double>(batch, 0.0),
+                                  .together = together, .draft_cost = pass};
+            simulation.Run(steps, 0);
+            const double lost = simulation.us / plain - static_cast<double>(simulation.tokens) / static_cast<double>(batch);
+            EXPECT_LT(lost, 0.02 * steps + std::max(0.0, one_try - price) + 0.06 * std::sqrt(steps))
+                << batch << " sequences, a pass of " << pass << ", " << steps << " steps" << (together ? ", together" : "");
+          }
         }
       }
     }
@@ -189,6 +194,27 @@ TEST(DepthController, TogetherKeepsToItsLimits) {
   }
 }
 
+// What the host would have drafted was right: there is nothing to wait for. Where it was wrong, nothing is ever tried.
+TEST(DepthController, GuessesSaveTries) {
+  for (const bool right : {true, false}) {
+    DepthController controller(true);
+    DraftRecord record;
+    DraftCandidate candidate{.record = &record, .available = 4};
+    int64_t drafted = 0, first = -1;
+    for (int step = 0; step < 400; ++step) {
+      Choose(&controller, {&candidate, 1}, 1, 100);
+      const int32_t depth = candidate.depth;
+      if (depth > 0 && first < 0) first = step;
+      drafted += depth;
+      if (depth > 0) controller.ObserveRow(&record, depth, right ? depth : 0);
+      else controller.ObserveGuess(&record, right);
+      controller.ObserveStep({.num_rows = 1, .num_tokens = 1 + depth, .num_accepted = right ? depth : 0, .step_us = 10'000 + 2'000 * depth});
+    }
+    if (right) EXPECT_TRUE(first >= 0 && first <= 4 && drafted > 1200) << first << ", " << drafted;
+    else EXPECT_EQ(drafted, 0);
+  }
+}
+
 // Sequences in one batch get what suits each.
 TEST(DepthController, FollowsEachSequence) {
   Simulation simulation{.step_us = Both, .acceptance = {0.95, 0.95, 0.05, 0.05}};
@@ -207,8 +233,13 @@ TEST(DepthController, FindsTheBestDepth) {
         const double rate = fixed.Run(1500);
         best = std::max(best, rate);
       }
-      Simulation simulation{.step_us = Both, .acceptance = std::vector<double>(batch, acceptance), .most = 8};
-      EXPECT_GT(simulation.Run(1500), 0.95 * best) << acceptance << " " << batch;
+      double mean = 0;  // the luck of the first tries apart
+      constexpr uint64_t kSeeds = 8;
+      for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        Simulation simulation{.step_us = Both, .acceptance = std::vector<double>(batch, acceptance), .most = 8, .seed = seed};
+        mean += simulation.Run(1500) / kSeeds;
+      }
+      EXPECT_GT(mean, 0.95 * best) << acceptance << " " << batch;
     }
   }
 }
@@ -257,6 +288,17 @@ TEST(DepthController, KeepsToItsLimits) {
     EXPECT_EQ(candidates[1].depth, 0);
     best.ObserveStep({.num_rows = 3, .num_tokens = 3 + candidates[0].depth + candidates[2].depth});
   }
+}
+
+TEST(StepCost, GoesOnBeyondWhatItKnows) {
+  StepCost cost(/*goes_on=*/true);
+  cost.Observe(32, 360);
+  EXPECT_EQ(cost.Estimate(64), 360);
+  cost.Observe(64, 480);
+  EXPECT_NEAR(cost.Estimate(96), 600, 1);
+  EXPECT_NEAR(cost.Estimate(48), 420, 1);
+  cost.Observe(128, 400);
+  EXPECT_EQ(cost.Estimate(512), 400) << "no faster than what is smaller";
 }
 
 TEST(StepCost, LearnsAndForgets) {

@@ -52,9 +52,21 @@ double StepCost::AtLevel(int32_t num_tokens) const {
     if (Knows(j) && buckets_[j].tokens > num_tokens) above = &buckets_[j];
   }
   if (below == nullptr) return above == nullptr ? 0.0 : above->us;
+  if (above == nullptr && goes_on_) return Beyond(static_cast<size_t>(below - buckets_.data()), num_tokens);
   if (above == nullptr || above->us < below->us) return below->us;
   const double part = (num_tokens - below->tokens) / (above->tokens - below->tokens);
   return below->us + part * (above->us - below->us);
+}
+
+// More tokens than the largest that was measured, which is in bucket i.
+double StepCost::Beyond(size_t i, double num_tokens) const {
+  const Bucket& last = buckets_[i];
+  for (size_t j = i; j-- > 0;) {
+    if (!Knows(j)) continue;
+    const double slope = std::max(0.0, last.us - buckets_[j].us) / (last.tokens - buckets_[j].tokens);
+    return last.us + slope * (num_tokens - last.tokens);
+  }
+  return last.us;
 }
 
 int32_t StepCost::count(int32_t num_tokens) const {

@@ -2,7 +2,8 @@
 // ranges a quarter wide above. All sizes get slower together as contexts grow, and faster when a short one begins: that is
 // one level for all, which follows steps of a size that was just measured, so that sizes can be compared though they were
 // measured at different times. Invariant: what was never measured costs no more than the nearest smaller size that was, so
-// that it is tried; what was not measured for long is forgotten.
+// that it is tried (or, where a size that is tried has to be prepared for long, as much more as from a smaller one to that);
+// what was not measured for long is forgotten.
 #pragma once
 
 #include <array>
@@ -17,6 +18,7 @@ class StepCost {
   static constexpr int32_t kNumBuckets = 48;  // the last holds everything above some 20,000 tokens
   static constexpr int64_t kForgetAfter = 2048;
 
+  explicit StepCost(bool goes_on = false) : goes_on_(goes_on) {}
   void Observe(int32_t num_tokens, double us);
   // 0: nothing is known at all.
   double Estimate(int32_t num_tokens) const;
@@ -34,6 +36,9 @@ class StepCost {
   static size_t IndexOf(int32_t num_tokens);
   bool Knows(size_t i) const { return buckets_[i].count > 0 && now_ - buckets_[i].last < kForgetAfter; }
 
+  double Beyond(size_t i, double num_tokens) const;
+
+  const bool goes_on_;  // sizes that were never measured are thought to
   std::array<Bucket, kNumBuckets> buckets_;
   int64_t now_ = 0;  // observations so far
   double level_ = 1;
