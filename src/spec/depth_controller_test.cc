@@ -210,8 +210,9 @@ TEST(DepthController, GuessesSaveTries) {
       else controller.ObserveGuess(&record, right);
       controller.ObserveStep({.num_rows = 1, .num_tokens = 1 + depth, .num_accepted = right ? depth : 0, .step_us = 10'000 + 2'000 * depth});
     }
-    if (right) EXPECT_TRUE(first >= 0 && first <= 4 && drafted > 1200) << first << ", " << drafted;
-    else EXPECT_EQ(drafted, 0);
+    EXPECT_EQ(drafted > 1200, right) << drafted;
+    EXPECT_EQ(first >= 0 && first <= 4, right) << first;
+    EXPECT_EQ(drafted == 0, !right) << drafted;
   }
 }
 

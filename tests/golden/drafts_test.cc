@@ -39,7 +39,9 @@ TEST(Drafts, TheSameTokensAndBitsAsWithout) {
     plain_model = test.model;
     EngineStats stats;
     EXPECT_EQ(DraftAnswers(test.model, test.setup, &stats), plain);
-    EXPECT_GT(stats.draft_tokens, 0);
+    // Random text is no copy, and guesses tell so without a draft.
+    const bool drafts = test.setup.always || test.setup.kind != DraftKind::kNgram;
+    EXPECT_GE(stats.draft_tokens, drafts ? 1 : 0);
     EXPECT_GE(static_cast<double>(stats.accepted_tokens), test.least_accepted * static_cast<double>(stats.draft_tokens));
   }
 }
@@ -183,8 +185,7 @@ TEST(Drafts, OnlyTheFirstTokensOfTheVocabulary) {
     const EngineStats& stats = opened.Run();
     const auto num_above = std::count_if(answers[0].tokens.begin(), answers[0].tokens.end(), [](int32_t id) { return id >= kFirst; });
     EXPECT_GT(stats.accepted_tokens, 40);
-    if (head_tokens == 0) EXPECT_GT(num_above, 60 - stats.accepted_tokens);
-    else EXPECT_LE(num_above, 60 - stats.accepted_tokens);
+    EXPECT_EQ(num_above > 60 - stats.accepted_tokens, head_tokens == 0) << num_above;
   }
 }
 
