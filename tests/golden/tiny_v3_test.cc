@@ -30,7 +30,7 @@ class TinyV3Test : public testing::TestWithParam<const char*> {
     golden_ = folder_ + "/golden.safetensors";
   }
 
-  void Open(int32_t max_seqs, bool mtp, int32_t logit_rows) {
+  void Open(int32_t max_seqs, bool mtp, int32_t logit_rows, bool deterministic = false) {
     ModelOptions options;
     options.path = folder_;
     const bool cuda = std::string_view(GetParam()) == "cuda";
@@ -44,6 +44,7 @@ class TinyV3Test : public testing::TestWithParam<const char*> {
     options.max_step_tokens = 1024;
     options.max_logit_rows = logit_rows;
     options.load_mtp = mtp;
+    options.deterministic = deterministic;
     auto bundle = OpenModel(options);
     ASSERT_TRUE(bundle.ok()) << bundle.status().ToString();
     bundle_ = std::move(bundle).value();
@@ -92,12 +93,17 @@ class TinyV3Test : public testing::TestWithParam<const char*> {
   std::unique_ptr<Engine> engine_;
 };
 
+// As people run it, many rows meet 16-bit weights in a coarser form (matmul/int16_tile.h): close enough for all means,
+// while a router's near tie may fall the other way and move the tokens behind it. With --deterministic each token is
+// close.
 TEST_P(TinyV3Test, Perplexity) {
-  Open(1, false, 1);
-  if (!engine_) return;
   const auto tokens = Ints("slice.tokens");
   const bool cuda = std::string_view(GetParam()) == "cuda";
   for (size_t context : {1024, 512}) {
+    const bool deterministic = !cuda && context == 512;
+    engine_.reset();
+    Open(1, false, 1, deterministic);
+    if (!engine_) return;
     const auto want = Floats("slice.nll_" + std::to_string(context));
     const auto got = Nll(tokens, context);
     ASSERT_GT(got.size(), 0u);
@@ -106,10 +112,12 @@ TEST_P(TinyV3Test, Perplexity) {
     }
     double sum = 0;
     double want_sum = 0;
+    size_t moved = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       sum += got[i];
       want_sum += want[i];
-      if (!cuda) {
+      moved += !(std::abs(got[i] - want[i]) <= 5e-3f);
+      if (deterministic) {
         ASSERT_NEAR(got[i], want[i], 5e-3) << "token " << i;
       }
     }
@@ -118,6 +126,7 @@ TEST_P(TinyV3Test, Perplexity) {
       EXPECT_NEAR(sum / want_sum, 1.0, 3e-3);
     }
     if (cuda) continue;
+    EXPECT_LT(moved, got.size() / 100);
     EXPECT_NEAR(sum / count, want_sum / count, 1e-3);
     if (kMaxWindows == SIZE_MAX) {
       EXPECT_NEAR(sum / count, context == 1024 ? 2.925169 : 2.957815, 1e-3);

@@ -59,6 +59,40 @@ struct Avx2Lanes {
              _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))}};
   }
 
+  // Element by element (int16_tile.h).
+  static F32 Add(F32 a, F32 b) {
+    return {{_mm256_add_ps(a.half[0], b.half[0]), _mm256_add_ps(a.half[1], b.half[1])}};
+  }
+  static F32 Div(F32 a, F32 b) {
+    return {{_mm256_div_ps(a.half[0], b.half[0]), _mm256_div_ps(a.half[1], b.half[1])}};
+  }
+  static F32 Sqrt(F32 a) { return {{_mm256_sqrt_ps(a.half[0]), _mm256_sqrt_ps(a.half[1])}}; }
+  static F32 MulAdd(F32 a, F32 b, F32 sum) {
+    return {{_mm256_fmadd_ps(a.half[0], b.half[0], sum.half[0]),
+             _mm256_fmadd_ps(a.half[1], b.half[1], sum.half[1])}};
+  }
+
+  // Two 16-bit integers a lane: of k and k + 1.
+  static Words ZeroWords() { return {{_mm256_setzero_si256(), _mm256_setzero_si256()}}; }
+  static void StoreWords(void* p, Words v) {
+    _mm256_storeu_si256(static_cast<__m256i*>(p), v.half[0]);
+    _mm256_storeu_si256(static_cast<__m256i*>(p) + 1, v.half[1]);
+  }
+  static Words RoundPairs(F32 even, F32 odd) {
+    return {{RoundPairs(even.half[0], odd.half[0]), RoundPairs(even.half[1], odd.half[1])}};
+  }
+  static F32 ToF32(Words v) { return {{_mm256_cvtepi32_ps(v.half[0]), _mm256_cvtepi32_ps(v.half[1])}}; }
+  // sum += w times the pair at x. The additions are written out: left to itself, GCC adds into another register, and
+  // moves or spills it at each step.
+  static void AddProducts(Words w, const int16_t* x, Words* sum) {
+    int pair;
+    __builtin_memcpy(&pair, x, sizeof(pair));
+    const __m256i both = _mm256_set1_epi32(pair);
+    const __m256i low = _mm256_madd_epi16(both, w.half[0]), high = _mm256_madd_epi16(both, w.half[1]);
+    asm("vpaddd %1, %0, %0" : "+x"(sum->half[0]) : "x"(low));
+    asm("vpaddd %1, %0, %0" : "+x"(sum->half[1]) : "x"(high));
+  }
+
   // Four FP8 codes of a row in each word. A code's exponent and mantissa, moved to where F32 has its own,
   // read 2^-120 of the value (subnormals included), which the scales make good: they come multiplied by
   // 2^120.
@@ -91,6 +125,10 @@ struct Avx2Lanes {
   }
 
  private:
+  static __m256i RoundPairs(__m256 even, __m256 odd) {
+    return _mm256_blend_epi16(_mm256_cvtps_epi32(even), _mm256_slli_epi32(_mm256_cvtps_epi32(odd), 16), 0xaa);
+  }
+
   // All ones in the lanes whose column is below `count`; lane 0 is column `first`.
   static __m256i ColumnMask(int64_t first, int64_t count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count - first)),

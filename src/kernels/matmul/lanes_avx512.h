@@ -34,6 +34,21 @@ struct Avx512Lanes {
   static F32 FromI8(__m128i bytes) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)); }
 
   // As in lanes_avx2.h.
+  static F32 Add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
+  static F32 Div(F32 a, F32 b) { return _mm512_div_ps(a, b); }
+  static F32 Sqrt(F32 a) { return _mm512_sqrt_ps(a); }
+  static F32 MulAdd(F32 a, F32 b, F32 sum) { return _mm512_fmadd_ps(a, b, sum); }
+  static Words ZeroWords() { return _mm512_setzero_si512(); }
+  static void StoreWords(void* p, Words v) { _mm512_storeu_si512(p, v); }
+  static Words RoundPairs(F32 even, F32 odd) {
+    return _mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_cvtps_epi32(even),
+                                   _mm512_slli_epi32(_mm512_cvtps_epi32(odd), 16));
+  }
+  static F32 ToF32(Words v) { return _mm512_cvtepi32_ps(v); }
+  static void AddProducts(Words w, const int16_t* x, Words* sum) {
+    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(*sum) : "v"(w), "m"(*reinterpret_cast<const int16_t(*)[2]>(x)));
+  }
+
   static Words LoadWords(const void* p) { return _mm512_loadu_si512(p); }
   template <int kCode>
   static F32 DecodeFp8(Words codes, F32 scale) {

@@ -1,6 +1,7 @@
 #include "kernels/matmul/matmul.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <thread>
 
 #include "kernels/common/parallel.h"
@@ -17,15 +18,36 @@ std::atomic<MatmulTap*> g_matmul_tap{nullptr};
 namespace {
 
 // The best panel kernels that `isa` allows for this matrix; null: only the reference covers it.
-const PanelKernel* FindPanelKernel(const PackedMatrix& weight, Isa isa) {
+const PanelKernel* FindPanelKernel(const PackedMatrix& weight, Isa isa, bool as_int16) {
   if (weight.layout != PackLayout::kPanel) return nullptr;
-  for (const auto& kernels : {CodesKernelsAmx(), FloatKernelsAvx512(), CodesKernelsAvx512(), FloatKernelsAvx2(),
-                              Codes32KernelsAvx2(), Codes16KernelsAvx2()}) {
-    for (const PanelKernel& kernel : kernels) {
-      if (kernel.dtype == weight.dtype && kernel.isa <= isa) return &kernel;
+  const auto find = [&](std::initializer_list<std::span<const PanelKernel>> lists) -> const PanelKernel* {
+    for (const auto& kernels : lists) {
+      for (const PanelKernel& kernel : kernels) {
+        if (kernel.dtype == weight.dtype && kernel.isa <= isa) return &kernel;
+      }
     }
+    return nullptr;
+  };
+  if (as_int16) {
+    if (const PanelKernel* kernel = find({Int16KernelsAvx512(), Int16KernelsAvx2()})) return kernel;
   }
-  return nullptr;
+  return find({CodesKernelsAmx(), FloatKernelsAvx512(), CodesKernelsAvx512(), FloatKernelsAvx2(), Codes32KernelsAvx2(),
+               Codes16KernelsAvx2()});
+}
+
+// Whether F16 and BF16 weights are worth reading as 16-bit integers (matmul/int16_tile.h): many rows a matrix, and a
+// matrix large enough for the call to matter. The bits depend on it, so a deterministic context never does.
+bool WorthInt16(const ExecContext& ctx, const MatmulCall& call) {
+  constexpr int64_t kMinRows = 32;
+  constexpr int64_t kMinWeights = int64_t{1} << 18;
+  const PackedMatrix& shape = *call.groups[0].weight;
+  if (ctx.deterministic || shape.k % 32 != 0 || shape.n * shape.k < kMinWeights) return false;
+  int64_t num_groups = 0, num_rows = 0;
+  for (const MatmulGroup& group : call.groups) {
+    num_groups += group.m > 0;
+    num_rows += group.m;
+  }
+  return num_rows >= kMinRows * num_groups;
 }
 
 // --- Activations as the kernels want them: each row once. ---
@@ -161,7 +183,7 @@ void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel
 }
 
 void Run(const ExecContext& ctx, const MatmulCall& call) {
-  if (const PanelKernel* kernel = FindPanelKernel(*call.groups[0].weight, ctx.isa)) {
+  if (const PanelKernel* kernel = FindPanelKernel(*call.groups[0].weight, ctx.isa, WorthInt16(ctx, call))) {
     return RunPanels(ctx, call, *kernel);
   }
   if (ctx.isa > Isa::kRef && ctx.counters != nullptr) {

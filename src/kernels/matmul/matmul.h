@@ -2,7 +2,9 @@
 //
 // Invariant (all variants): an output element depends only on its row of x and its row of W: the summation order over
 // k is fixed by the format and the instruction set, never by the number of rows, their order, or the threads. So a row
-// gives the same bits alone or in any batch.
+// gives the same bits alone or in any batch. One exception, on the CPU and without ExecContext::deterministic: calls of
+// 32 rows and more against F16 and BF16 weights take both sides as 16-bit integers (matmul/int16_tile.h), which moves
+// an output by about 1e-4 of its RMS.
 // Each weight byte is streamed from memory once per call (rows beyond the cache-sized tile excepted, which the byte
 // counter then shows).
 #pragma once

@@ -105,5 +105,8 @@ std::span<const PanelKernel> CodesKernelsAvx512();
 std::span<const PanelKernel> FloatKernelsAvx2();
 std::span<const PanelKernel> Codes32KernelsAvx2();
 std::span<const PanelKernel> Codes16KernelsAvx2();
+// Other bits than the above: matmul.cc says when.
+std::span<const PanelKernel> Int16KernelsAvx512();
+std::span<const PanelKernel> Int16KernelsAvx2();
 
 }  // namespace cachalot
