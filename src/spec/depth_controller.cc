@@ -1,13 +1,14 @@
 #include "spec/depth_controller.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 
 namespace cachalot {
 namespace {
 
-constexpr double kForgetAll = 0.98;         // per try, over all sequences
+constexpr double kForgetAll = 0.015;        // of all sequences' tries, per step with one of each
 constexpr float kForgetOwn = 0.97f;         // per try, of one sequence
 constexpr float kFade = 0.99f;              // per step without any
 constexpr double kOwnPrior = 3;             // tries that speak for its being like the others
@@ -37,8 +38,9 @@ void DepthController::ObserveRow(DraftRecord* record, int32_t num_drafts, int32_
     Tries& all = by_depth_[static_cast<size_t>(depth)];
     record->accepted = record->accepted * kForgetOwn + static_cast<float>(accepted);
     record->expected = record->expected * kForgetOwn + static_cast<float>(all.rate());
-    all.accepted = all.accepted * kForgetAll + accepted;
-    all.tried = all.tried * kForgetAll + 1;
+    const double kept = 1 - kForgetAll / std::max(1, num_rows_);
+    all.accepted = all.accepted * kept + accepted;
+    all.tried = all.tried * kept + 1;
     // A rate of 0 would let nothing tell sequences apart.
     all.accepted = std::max(all.accepted, 0.01 * all.tried);
   }
@@ -71,8 +73,17 @@ void DepthController::ObserveStep(const DraftedStep& step) {
 
 void DepthController::Choose(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
   for (DraftCandidate& candidate : candidates) candidate.depth = 0;
+  const bool awaited = std::exchange(awaited_, false);
+  num_rows_ = num_rows;
   if (candidates.empty() || max_drafts <= 0) return;
   if (!adaptive_) return ChooseAll(candidates, max_drafts);
+  ChooseAdaptively(candidates, num_rows, max_drafts);
+  if (!awaited || AnyChosen(candidates)) return;
+  purse_ = std::max(purse_ - kAwaitPrice, -kMostDebt);
+  steps_without_ = 0;
+}
+
+void DepthController::ChooseAdaptively(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
   const bool may = MayDraft(num_rows);
   if (Knows(num_rows)) {
     ChooseBest(candidates, num_rows, max_drafts);
@@ -114,10 +125,11 @@ bool DepthController::WouldDraft(std::span<DraftCandidate> candidates, int32_t n
   if (max_drafts <= 0 || !AnyAvailable(candidates)) return false;
   if (!adaptive_) return true;
   if (!MayDraft(num_rows)) return false;
-  if (steps_without_ + 1 >= probe_every_ && !guesses_) return true;
+  awaited_ = steps_without_ + 1 >= probe_every_ && !guesses_;
+  if (awaited_) return true;
   for (DraftCandidate& candidate : candidates) candidate.depth = 0;
   ChooseBest(candidates, num_rows, max_drafts);
-  return AnyChosen(candidates);
+  return awaited_ = AnyChosen(candidates);
 }
 
 void DepthController::Log(const char* what, int32_t num_rows) const {

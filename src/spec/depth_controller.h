@@ -67,6 +67,7 @@ class DepthController {
   static constexpr double kMostDebt = 8;     // what takes longer is rather something else that had the machine
   static constexpr double kIncome = 0.005;   // each such step
   static constexpr double kHopeful = 0.018;
+  static constexpr double kAwaitPrice = 0.5;  // for having waited in vain
   static constexpr double kGuessStake = 0.5;  // for a guess that would have been right
   // The price of a try before there was one: another row of a step, which costs a whole step where a step takes as long as
   // its rows, and less on a device, and what drafting reads, some of it twice.
@@ -90,7 +91,8 @@ class DepthController {
   // Who drafts goes on as long as there is something left, who begins has the price of it.
   bool CanPay() const { return !adaptive_ || (purse_ > 0 && (drafting_ || purse_ >= std::min(price_, kMostStake))); }
 
-  // Whether Choose would choose any. Changes nothing that is learned; the candidates' depths mean nothing then.
+  // Whether Choose would choose any, so that it is worth waiting for what the candidates bring: where Choose then chooses
+  // none, that is paid for. Changes nothing else that is learned; the candidates' depths mean nothing then.
   bool WouldDraft(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
 
   void ObserveRow(DraftRecord* record, int32_t num_drafts, int32_t num_accepted);
@@ -116,6 +118,7 @@ class DepthController {
   };
   bool Knows(int32_t num_rows) const { return step_cost_.count(num_rows) >= kBaselineSteps && steps_with_ < kBaselineEvery; }
   bool MayDraft(int32_t num_rows) const { return CanPay() && Knows(num_rows); }
+  void ChooseAdaptively(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
   void ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const;
   void ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
   void ChooseTogether(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
@@ -140,6 +143,8 @@ class DepthController {
   int32_t depth_cap_ = 1;       // no deeper yet
   bool drafting_ = false;       // in the last step that was chosen, because it pays
   uint64_t num_probes_ = 0;
+  int32_t num_rows_ = 1;        // of the step that was chosen for last
+  bool awaited_ = false;        // WouldDraft said so
 };
 
 }  // namespace cachalot
