@@ -81,9 +81,9 @@ def shards(command: list, processes: int, log: Path) -> tuple[dict, str]:
 def tests_of(program: Path, chosen: str) -> list:
     names, suite = [], ""
     for line in subprocess.run([str(program), "--gtest_list_tests", f"--gtest_filter={chosen}"], capture_output=True, text=True, check=True).stdout.splitlines():
-        if line.startswith("  "):
+        if line.startswith("  ") and "DISABLED_" not in line:
             names.append(suite + line.split("#")[0].strip())
-        elif re.match(r"[\w/]+\.", line):
+        elif not line.startswith(" ") and re.match(r"[\w/]+\.", line):
             suite = line.split("#")[0].strip()
     return names
 

@@ -356,6 +356,7 @@ TEST_F(GpuFusion, LayersInAGraphAreAsStepByStep) {
     }
     const int64_t inner = downs[0]->view().k;
     for (const int64_t m : {1, 4}) {
+      if (!Chosen(20 * kLayers * m * kHidden * 3 * kGates)) continue;
       SCOPED_TRACE(fmt::format("{} m {}", DTypeName(dtype), m));
       TestRng rng(78);
       const std::vector<float> start = rng.NormalVector(m * kHidden);

@@ -331,6 +331,7 @@ void CheckChain(int64_t width, std::span<const DType> types, int num_links, std:
   }
   const GpuArray<float> ones(std::vector<float>(width, 1.0f));
   for (int64_t m : row_counts) {
+    if (!Chosen(6 * kReplays * num_links * m * width * width)) continue;
     TestRng rng(static_cast<uint64_t>(m));
     const GpuArray<float> x(rng.NormalVector(m * width)), even(m * width), odd(m * width);
     CudaMatmulParams params = {.x = x.data(), .x_stride = width, .m = m, .weight = weights[0]->view(), .y = odd.data(), .y_stride = width};

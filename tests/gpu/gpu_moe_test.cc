@@ -230,7 +230,7 @@ TEST_F(GpuMoe, GateIsNormMatmulRouteAndSort) {
       TestRng rng(static_cast<uint64_t>(c.num_experts) * 3);
       const GpuArray<float> norm_weight(rng.NormalVector(k)), bias(rng.NormalVector(c.num_experts));
       for (const int64_t tokens : {1, 2, 5, 8}) {
-        if (tokens * c.top_k > 128) continue;
+        if (tokens * c.top_k > 128 || !Chosen(tokens * k * c.num_experts)) continue;
         const GpuArray<float> x(rng.NormalVector(tokens * k)), normed(tokens * k);
         std::vector<int32_t> slots(tokens, 3);
         if (tokens > 2) slots[1] = slots[tokens - 1] = -1;
