@@ -96,6 +96,8 @@ class IncludeTest(TreeTest):
         self.assert_clean({"src/kv/block_pool.cc": '// #include "tensor/dtype.h"\n/*\n#include "model/spec.h"\n*/\n'})
 
     def test_public_headers(self):
+        self.assert_clean({"src/capi/flashinfer/remap.cc": '#include "cachalot/flashinfer.h"\n'})
+        self.assert_error({"src/engine/engine.cc": '#include "cachalot/flashinfer.h"\n'}, "not a module")
         self.assert_error({"include/cachalot/cachalot.h": '#include "base/status.h"\n'}, "public headers")
 
     def test_intrinsics_in_named_files(self):

@@ -173,6 +173,10 @@ TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "f32"}).message(), HasSubstr("-ctv f16"));
   EXPECT_TRUE(resolve({"-m", "x", "-ctk", "q8_0", "-ctv", "q8_0"}).ok());
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "q5_0", "-ctv", "q8_0"}).message(), HasSubstr("q6_0/q8_0"));
+  EXPECT_TRUE(resolve({"-m", "x", "--enable-deepseek-kv"}).ok());
+  EXPECT_TRUE(resolve({"-m", "x", "--enable-deepseek-kv", "--kv-type", "k6v8"}).ok());
+  EXPECT_THAT(resolve({"-m", "x", "--enable-deepseek-kv", "--kv-type", "fp8"}).message(), HasSubstr("--kv-type k6v8"));
+  EXPECT_THAT(resolve({"-m", "x", "--enable-deepseek-kv", "-ctk", "q8_0", "-ctv", "q8_0"}).message(), HasSubstr("k8v8 is asked"));
 }
 
 // What is wrong on the command line is told as such, before a model is opened.

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
 constexpr int32_t kMaxTokens = 1 << 30;
+constexpr char kDeepSeekKvType[] = "k6v8";
 constexpr int64_t kDefaultKvDiskBytes = int64_t{8} << 30;
 
 }  // namespace
@@ -46,6 +47,8 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
                 "Hadamard rotation of quantised keys (default: the type's)");
   flags->String("--kv-calibration", &options.kv.calibration, "FILE",
                 "means that are taken off the keys first (cachalot kv calibrate)");
+  flags->Switch("--enable-deepseek-kv", &deepseek_kv_,
+                "--kv-type k6v8: blocks that libcachalot_flashinfer.so unpacks");
   flags->String("-ctk,--cache-type-k", &cache_type_k_, "TYPE", "");
   flags->String("-ctv,--cache-type-v", &cache_type_v_, "TYPE", "");
   flags->Choice("--isa", &options.isa, {"auto", "ref", "avx2", "avx512", "amx"}, "instruction set of the kernels");
@@ -105,6 +108,12 @@ Status ModelFlags::Resolve() {
     const std::string k = cache_type_k_.empty() ? "f16" : cache_type_k_;
     const std::string v = cache_type_v_.empty() ? "f16" : cache_type_v_;
     ASSIGN_OR_RETURN(options.kv.type, KvTypeOfPair(k, v));
+  }
+  if (deepseek_kv_) {
+    if (options.kv.type != "auto" && options.kv.type != kDeepSeekKvType) {
+      return InvalidArgument("--enable-deepseek-kv means --kv-type {}, but {} is asked for too", kDeepSeekKvType, options.kv.type);
+    }
+    options.kv.type = kDeepSeekKvType;
   }
   if (options.kv_disk_dir.empty() && options.kv_disk_bytes != 0) {
     return InvalidArgument("--kv-disk-size says nothing without --kv-disk DIR");

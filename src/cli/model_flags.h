@@ -40,6 +40,7 @@ struct ModelFlags {
   std::string gpu_layers_ = "auto";
   std::string flash_attention_ = "auto";
   std::string cache_type_k_, cache_type_v_;
+  bool deepseek_kv_ = false;
   std::string drafts_ = "none";
   bool draft_always_ = false;
 };
