@@ -14,9 +14,9 @@ constexpr int kThreads = 256;
 constexpr int kChunk = kRemapChunk;
 constexpr int64_t kMostItems = int64_t{1} << 31;  // threads' worth of work of a page: what 32 bits count, with room for a stride
 
-// `valid` of N bytes, N the row's own where all of them are.
+// Of which `valid` are the row's.
 template <int N>
-struct Bytes {
+struct alignas(16) Bytes {
   uint8_t at[N];
 };
 
