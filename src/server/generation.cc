@@ -4,12 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/log.h"
 #include "engine/request_check.h"
 #include "engine/request_stream.h"
 #include "server/api/json_text.h"
+#include "server/long_work.h"
 #include "server/record.h"
 #include "server/request_line.h"
 
@@ -551,6 +553,23 @@ void Generation::WriteLog() {
 }
 
 }  // namespace
+
+void PrepareGeneration(ServerContext* context, const std::shared_ptr<Exchange>& exchange, GenerationEndpoint endpoint, ParseRequest parse) {
+  context->work->Run(exchange, [context, exchange, endpoint, parse]() -> LongWork::Finish {
+    ChatJson body;
+    const auto params = std::make_shared<GenerationParams>();
+    std::optional<ApiError> error = ParseBody(exchange->request().body, &body);
+    if (!error) error = parse(body, *context->bundle, context->facts, params.get());
+    if (error) {
+      return [context, exchange, error = std::move(*error)] {
+        LogRefused(*context, exchange->request(), error);
+        exchange->Respond(ErrorResponse(error));
+      };
+    }
+    params->tenant = exchange->request().tenant;
+    return [context, exchange, endpoint, params] { StartGeneration(context, exchange, endpoint, std::move(*params)); };
+  });
+}
 
 void StartGeneration(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params) {
   std::make_shared<Generation>(context, std::move(exchange), endpoint, std::move(params))->Start();

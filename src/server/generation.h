@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "server/api/field_reader.h"
 #include "server/api/generation_params.h"
 #include "server/http/http_server.h"
 #include "server/server_context.h"
@@ -13,6 +15,9 @@ namespace cachalot {
 
 enum class GenerationEndpoint { kChat, kCompletion };
 
+// On the exchange's thread. Begins what `parse` makes of the body, or answers with its error.
+using ParseRequest = std::optional<ApiError> (*)(const ChatJson& body, const ModelBundle& bundle, const ModelFacts& facts, GenerationParams* params);
+void PrepareGeneration(ServerContext* context, const std::shared_ptr<Exchange>& exchange, GenerationEndpoint endpoint, ParseRequest parse);
 // On the exchange's thread. The parameters have been checked.
 void StartGeneration(ServerContext* context, std::shared_ptr<Exchange> exchange, GenerationEndpoint endpoint, GenerationParams params);
 

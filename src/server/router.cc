@@ -4,9 +4,9 @@
 #include <array>
 #include <new>
 
-#include "base/log.h"
 #include "formats/text.h"
 #include "server/api/api_error.h"
+#include "server/long_work.h"
 #include "server/routes/routes.h"
 
 namespace cachalot {
@@ -116,6 +116,14 @@ void Serve(ServerContext* context, const Route* route, const std::string& allow,
 
 }  // namespace
 
+void RespondWith(ServerContext* context, const std::shared_ptr<Exchange>& exchange,
+                 HttpResponse (*answer)(const ServerContext& context, const std::string& body)) {
+  context->work->Run(exchange, [context, exchange, answer]() -> LongWork::Finish {
+    const auto response = std::make_shared<HttpResponse>(answer(*context, exchange->request().body));
+    return [exchange, response] { exchange->Respond(std::move(*response)); };
+  });
+}
+
 std::span<const Route> AllRoutes() {
   return kRoutes;
 }
@@ -139,9 +147,7 @@ void HandleExchange(ServerContext* context, const std::shared_ptr<Exchange>& exc
   try {
     Serve(context, route, allow, exchange);
   } catch (const std::exception& exception) {  // out of memory, or a mistake of ours: this request only
-    LOG_ERROR("{} {}: {}", request.method, request.path, exception.what());
-    if (!exchange->responded()) exchange->Respond(ErrorResponse(ErrorOfStatus(500, "the request could not be served")));
-    else exchange->Abort();
+    AnswerException(exchange, exception.what());
   }
 }
 

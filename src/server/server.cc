@@ -124,6 +124,7 @@ Status Server::Serve(ModelBundle* bundle, Engine* engine, const ExecutorInfo& in
                                                                  .stall_us = int64_t{context->options.stall_ms} * 1000,
                                                                  .after_step = [context] { context->outbox.Flush(); },
                                                                  .step_log = context->step_log.get()});
+  context->work = std::make_unique<LongWork>(context->options.http.num_threads);
   context->loaded.store(true, std::memory_order_release);
   return Status::Ok();
 }
@@ -148,7 +149,7 @@ void Server::BeginDrain() {
 }
 
 bool Server::idle() const {
-  return context_.live.size() == 0;
+  return context_.live.size() == 0 && (context_.work == nullptr || context_.work->idle());
 }
 
 void Server::Stop() {
@@ -157,6 +158,7 @@ void Server::Stop() {
   if (context_.loop != nullptr) {
     context_.loop->CancelAll();
     context_.loop->Stop();
+    context_.work->Stop();
   }
   // Every request has its end now; the connections' threads still carry it to the clients.
   const auto deadline = std::chrono::steady_clock::now() + kGoodbyeTime;

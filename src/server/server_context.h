@@ -15,6 +15,7 @@
 #include "server/api/reply.h"
 #include "server/engine_loop.h"
 #include "server/http/http_server.h"
+#include "server/long_work.h"
 #include "server/outbox.h"
 #include "server/request_log.h"
 #include "server/response_cache.h"
@@ -81,6 +82,7 @@ struct ServerContext {
   std::unique_ptr<ResponseCache> responses;   // may be null
   Outbox outbox;                              // of the loop's thread, which outlives nothing above
   std::unique_ptr<EngineLoop> loop;
+  std::unique_ptr<LongWork> work;             // what long bodies take
   std::unique_ptr<LineWriter> request_log;    // may be null
   std::unique_ptr<LineWriter> step_log;       // may be null
   std::unique_ptr<LineWriter> recorder;       // may be null

@@ -74,7 +74,7 @@ class HttpServerTest : public testing::Test {
   int port() const { return server_->port(); }
   void WaitFor(const std::function<bool()>& condition) {
     for (int i = 0; i < 2000 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_TRUE(condition());
+    EXPECT_TRUE(condition()) << held_ << " held, " << closed_ << " closed";
   }
 
   std::unique_ptr<HttpServer> server_;

@@ -258,6 +258,38 @@ TEST_F(ServeSocketTest, CompressedBodiesAreNamed) {
   EXPECT_EQ(StatusOf(Ask(port(), PostText("/tokenize", R"({"prompt":"a"})", "Content-Encoding: identity\r\n"))), 200);
 }
 
+// What long bodies take is done on other threads (long_work_test.cc); the answers and the errors are the same.
+TEST_F(ServeSocketTest, LongBodiesGetTheirAnswers) {
+  Start();
+  std::string text;
+  for (int i = 0; i < 20'000; ++i) text += "taneba ";
+  const std::string prompt = R"({"prompt":")" + text + "\"}";
+  EXPECT_GE(json::parse(BodyOf(Ask(port(), PostText("/tokenize", prompt))))["count"], 20'000);
+  EXPECT_EQ(StatusOf(Ask(port(), PostText("/v1/completions", prompt))), 400);
+  const std::string filler = R"(,"unknown":")" + std::string(10'000, 'x') + '"';
+  EXPECT_EQ(Complete((R"(,"max_tokens":4)" + filler).c_str())["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(Complete((R"(,"max_tokens":-4)" + filler).c_str())["error"]["param"], "max_tokens");
+  SocketClient stream(port());
+  stream.Send(PostText("/v1/chat/completions", R"({"messages":[{"role":"user","content":"taneba"}],"max_tokens":4,"stream":true)" + filler + "}"));
+  EXPECT_THAT(stream.ReadUntil("[DONE]"), HasSubstr("[DONE]"));
+  EXPECT_THAT(Ask(port(), PostText("/v1/cachalot/cache", R"({"action":"pin","prompt":"taneba")" + filler + "}")), HasSubstr("prompt_tokens"));
+  EXPECT_THAT(Ask(port(), PostText("/v1/cachalot/cache", R"({"action":"paint")" + filler + "}")), HasSubstr("paint"));
+  EXPECT_THAT(Ask(port(), PostText("/detokenize", R"({"tokens":[-1])" + filler + "}")), HasSubstr("tokens[0]"));
+  // Clients that go meanwhile, and a server that stops, leave nothing behind.
+  for (int i = 0; i < 4; ++i) {
+    SocketClient gone(port());
+    gone.Send(PostText("/v1/completions", prompt));
+  }
+  WaitFor([&] { return server_->context().work->idle(); }, "nothing is left");
+  WaitUntilAtRest();
+  SocketClient first(port()), second(port());
+  first.Send(PostText("/tokenize", prompt));
+  second.Send(PostText("/tokenize", prompt));
+  server_->Stop();
+  first.ReadToEnd();
+  second.ReadToEnd();
+}
+
 TEST_F(ServeSocketTest, TooManyIs429) {
   Start({.max_waiting = 1}, 1, 2048, "tiny-deepseek-v3");  // one that takes a while
   SocketClient first(port());

@@ -64,6 +64,7 @@ void ReadBias(FieldReader* fields, const ModelFacts& facts, GenerationParams* pa
                         "invalid_type");
   }
   constexpr double kLargest = 100.0;
+  bool other_spelling = false;  // "05" may stand beside "5"
   for (auto it = bias->begin(); it != bias->end(); ++it) {
     const std::string& key = it.key();
     int32_t id = -1;
@@ -78,7 +79,14 @@ void ReadBias(FieldReader* fields, const ModelFacts& facts, GenerationParams* pa
                                                     Preview(it.value())), "out_of_range");
     }
     params->sampling.logit_bias.push_back({id, static_cast<float>(value)});
+    other_spelling |= key != std::to_string(id);
   }
+  if (!other_spelling) return;
+  std::vector<int32_t> ids;
+  for (const TokenBias& entry : params->sampling.logit_bias) ids.push_back(entry.token_id);
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice != ids.end()) fields->Fail("logit_bias", fmt::format("logit_bias names token {} twice", *twice), "invalid_value");
 }
 
 void ReadStreamOptions(FieldReader* fields, GenerationParams* params) {

@@ -148,6 +148,8 @@ TEST_F(RequestParsing, WrongFieldsNameFieldValueAndLimit) {
       {R"("logit_bias":{"1000000":1})", "logit_bias", "1000000"},
       {R"("logit_bias":{"1":1000})", "logit_bias", "1000"},
       {R"("logit_bias":[])", "logit_bias", "list"},
+      {R"("logit_bias":{"5":-100,"6":1,"05":3})", "logit_bias", "token 5 twice"},
+      {R"("logit_bias":{"-0":1,"0":3})", "logit_bias", "token 0 twice"},
       {R"("top_logprobs":5)", "top_logprobs", "logprobs: true"},
       {R"("logprobs":true,"top_logprobs":21)", "top_logprobs", "21"},
       {R"("stream":"yes")", "stream", "yes"},

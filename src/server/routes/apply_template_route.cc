@@ -7,15 +7,23 @@
 
 namespace cachalot {
 
-void ApplyTemplateRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
+namespace {
+
+HttpResponse Answer(const ServerContext& context, const std::string& text) {
   ChatJson body;
   RenderedPrompt prompt;
-  std::optional<ApiError> error = ParseBody(exchange->request().body, &body);
-  if (!error) error = RenderChat(body, *context->bundle, &prompt);
-  if (error) return exchange->Respond(ErrorResponse(*error));
+  std::optional<ApiError> error = ParseBody(text, &body);
+  if (!error) error = RenderChat(body, *context.bundle, &prompt);
+  if (error) return ErrorResponse(*error);
   HttpResponse response;
   response.body = "{\"prompt\":" + JsonString(prompt.text) + "}";
-  exchange->Respond(std::move(response));
+  return response;
+}
+
+}  // namespace
+
+void ApplyTemplateRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
+  RespondWith(context, exchange, Answer);
 }
 
 }  // namespace cachalot

@@ -54,6 +54,29 @@ std::optional<ApiError> ReadAction(const ServerContext& context, const HttpReque
   return ReadPrompt(context, body, &fields, &action->prompt_ids);
 }
 
+void Act(ServerContext* context, const std::shared_ptr<Exchange>& exchange, CacheAction action) {
+  const bool posted = context->loop->Post([context, exchange, action = std::move(action)](Engine* engine) -> std::function<void()> {
+    std::string body;
+    if (action.action == "flush") {
+      engine->FlushCache();
+      if (context->responses) context->responses->Clear();
+      body = "{\"action\":\"flush\"}";
+    } else {
+      const int32_t num_tokens = engine->PinPrefix(action.prompt_ids, action.cache_salt, action.action == "pin");
+      body = fmt::format("{{\"action\":{},\"prompt_tokens\":{},\"cached_tokens\":{}}}", JsonString(action.action),
+                         action.prompt_ids.size(), num_tokens);
+    }
+    return [exchange, body] {
+      exchange->Post([exchange, body] {
+        HttpResponse response;
+        response.body = body;
+        if (!exchange->closed()) exchange->Respond(std::move(response));
+      });
+    };
+  });
+  if (!posted) exchange->Respond(ErrorResponse(ErrorOf(Cancelled("the server is stopping"))));
+}
+
 }  // namespace
 
 void CacheStateRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
@@ -85,28 +108,13 @@ void CacheStateRoute(ServerContext* context, const std::shared_ptr<Exchange>& ex
 }
 
 void CacheActionRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
-  CacheAction action;
-  if (auto error = ReadAction(*context, exchange->request(), &action)) return exchange->Respond(ErrorResponse(*error));
-  const bool posted = context->loop->Post([context, exchange, action = std::move(action)](Engine* engine) -> std::function<void()> {
-    std::string body;
-    if (action.action == "flush") {
-      engine->FlushCache();
-      if (context->responses) context->responses->Clear();
-      body = "{\"action\":\"flush\"}";
-    } else {
-      const int32_t num_tokens = engine->PinPrefix(action.prompt_ids, action.cache_salt, action.action == "pin");
-      body = fmt::format("{{\"action\":{},\"prompt_tokens\":{},\"cached_tokens\":{}}}", JsonString(action.action),
-                         action.prompt_ids.size(), num_tokens);
+  context->work->Run(exchange, [context, exchange]() -> LongWork::Finish {
+    CacheAction action;
+    if (auto error = ReadAction(*context, exchange->request(), &action)) {
+      return [exchange, error = std::move(*error)] { exchange->Respond(ErrorResponse(error)); };
     }
-    return [exchange, body] {
-      exchange->Post([exchange, body] {
-        HttpResponse response;
-        response.body = body;
-        if (!exchange->closed()) exchange->Respond(std::move(response));
-      });
-    };
+    return [context, exchange, action = std::move(action)] { Act(context, exchange, action); };
   });
-  if (!posted) exchange->Respond(ErrorResponse(ErrorOf(Cancelled("the server is stopping"))));
 }
 
 }  // namespace cachalot

@@ -8,19 +8,27 @@
 
 namespace cachalot {
 
-void DetokenizeRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
+namespace {
+
+HttpResponse Answer(const ServerContext& context, const std::string& request) {
   constexpr size_t kMaxTokens = 1 << 24;
   ChatJson body;
-  if (const auto error = ParseBody(exchange->request().body, &body)) return exchange->Respond(ErrorResponse(*error));
+  if (const auto error = ParseBody(request, &body)) return ErrorResponse(*error);
   FieldReader fields(body);
   if (fields.Find("tokens") == nullptr) fields.Fail("tokens", "tokens is missing: must be a list of token ids", "missing_field");
-  const std::vector<int32_t> ids = fields.TokenIds("tokens", kMaxTokens, context->facts.vocab_size);
+  const std::vector<int32_t> ids = fields.TokenIds("tokens", kMaxTokens, context.facts.vocab_size);
   const bool skip_special = fields.Bool("skip_special_tokens", false);
-  if (!fields.ok()) return exchange->Respond(ErrorResponse(*fields.error()));
-  const std::string text = JsonString(context->bundle->tokenizer->Decode(ids, skip_special));
+  if (!fields.ok()) return ErrorResponse(*fields.error());
+  const std::string text = JsonString(context.bundle->tokenizer->Decode(ids, skip_special));
   HttpResponse response;
   response.body = "{\"prompt\":" + text + ",\"content\":" + text + "}";
-  exchange->Respond(std::move(response));
+  return response;
+}
+
+}  // namespace
+
+void DetokenizeRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
+  RespondWith(context, exchange, Answer);
 }
 
 }  // namespace cachalot

@@ -1,5 +1,5 @@
 // The handlers of all endpoints, one file each. They run on a connection's thread and answer at once, or hand the exchange
-// to a Generation.
+// to a Generation; what long bodies take is done elsewhere (long_work.h).
 #pragma once
 
 #include <memory>
@@ -8,6 +8,10 @@
 #include "server/server_context.h"
 
 namespace cachalot {
+
+// Responds with what `answer` makes of the body.
+void RespondWith(ServerContext* context, const std::shared_ptr<Exchange>& exchange,
+                 HttpResponse (*answer)(const ServerContext& context, const std::string& body));
 
 void ChatCompletionsRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);
 void CompletionsRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange);

@@ -33,28 +33,32 @@ std::optional<ApiError> Tokenize(const ServerContext& context, const ChatJson& b
   return std::nullopt;
 }
 
-}  // namespace
-
-void TokenizeRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
+HttpResponse Answer(const ServerContext& context, const std::string& text) {
   ChatJson body;
   std::vector<int32_t> ids;
   bool with_strings = false;
-  std::optional<ApiError> error = ParseBody(exchange->request().body, &body);
-  if (!error) error = Tokenize(*context, body, &ids, &with_strings);
-  if (error) return exchange->Respond(ErrorResponse(*error));
+  std::optional<ApiError> error = ParseBody(text, &body);
+  if (!error) error = Tokenize(context, body, &ids, &with_strings);
+  if (error) return ErrorResponse(*error);
   HttpResponse response;
-  response.body = fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":[{}]", ids.size(), context->facts.max_context,
+  response.body = fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":[{}]", ids.size(), context.facts.max_context,
                               fmt::join(ids, ","));
   if (with_strings) {
     response.body += ",\"token_strs\":[";
     for (const int32_t id : ids) {
       if (response.body.back() != '[') response.body += ',';
-      AppendJsonString(context->bundle->tokenizer->TokenBytes(id), &response.body);
+      AppendJsonString(context.bundle->tokenizer->TokenBytes(id), &response.body);
     }
     response.body += ']';
   }
   response.body += '}';
-  exchange->Respond(std::move(response));
+  return response;
+}
+
+}  // namespace
+
+void TokenizeRoute(ServerContext* context, const std::shared_ptr<Exchange>& exchange) {
+  RespondWith(context, exchange, Answer);
 }
 
 }  // namespace cachalot
