@@ -158,6 +158,8 @@ def check() -> int:
     same = record["code"] == code_hash()
     state = "of this code" if same else f"OLDER than the code (it is of {record['code']}, this is {code_hash()})"
     print(f"the recorded GPU run ({record['date']}, {record['card']}) is {state}")
+    for name, result in record["results"].items():
+        print(f"  {name}: " + ", ".join(f"{key} {value}" for key, value in result.items() if key != "seconds"))
     return 0
 
 
