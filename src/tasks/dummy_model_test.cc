@@ -187,8 +187,8 @@ TEST_F(DummyModelTest, ErrorsNameThePlace) {
   EXPECT_THAT(message({.spec = "tiny-llama", .type = "q4_0", .out = Path("folder")}), HasSubstr("Q4_0"));
   EXPECT_THAT(message({.spec = "tiny-llama", .vocab = Path("absent"), .out = Path("a.gguf")}),
               HasSubstr("absent"));
-  EXPECT_THAT(message({.spec = "tiny-llama", .out = "/nonexistent/a.gguf"}),
-              HasSubstr("/nonexistent/a.gguf"));
+  EXPECT_THAT(message({.spec = "tiny-llama", .out = "/dev/null/a.gguf"}),
+              HasSubstr("/dev/null/a.gguf"));
   const auto stopped =
       WriteDummy({.spec = "tiny-llama", .out = Path("b.gguf")}, [](int64_t, int64_t) { return false; });
   EXPECT_EQ(stopped.status().code(), StatusCode::kCancelled);
