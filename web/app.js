@@ -13,9 +13,13 @@ function headers() {
   return key ? {"Content-Type": "application/json", "Authorization": "Bearer " + key} : {"Content-Type": "application/json"};
 }
 
-function trouble(text) {
-  $("trouble").textContent = text || "";
-  $("trouble").hidden = !text;
+// What went wrong with the last question stays until the next one, whatever the live view says meanwhile.
+const troubles = {question: "", status: ""};
+function trouble(text, of = "question") {
+  troubles[of] = text || "";
+  const shown = [troubles.question, troubles.status].filter((each) => each).join(" · ");
+  $("trouble").textContent = shown;
+  $("trouble").hidden = !shown;
 }
 
 async function errorOf(response) {
@@ -97,9 +101,10 @@ async function ask(text) {
   const answer = addMessage("assistant", "");
   const system = $("system").value.trim();
   const request = {
-    model, stream: true, stream_options: {include_usage: true},
+    stream: true, stream_options: {include_usage: true},
     messages: system ? [{role: "system", content: system}, ...messages] : messages,
   };
+  if (model) request.model = model;
   if (tools) request.tools = tools;
   if ($("temperature").value) request.temperature = Number($("temperature").value);
   if ($("max-tokens").value) request.max_tokens = Number($("max-tokens").value);
@@ -234,10 +239,9 @@ async function poll() {
   try {
     const response = await fetch("/status", {headers: headers()});
     if (response.ok) showStatus(await response.json());
-    else trouble(await errorOf(response));
-    if (response.ok && !running) trouble("");
+    trouble(response.ok ? "" : await errorOf(response), "status");
   } catch {
-    trouble("The server does not answer.");
+    trouble("The server does not answer.", "status");
   }
   setTimeout(poll, document.hidden ? 5000 : 1000);
 }

@@ -41,6 +41,7 @@ class BenchListener final : public LoadListener {
     timing.status = status;
     if (timing.error.empty()) timing.error = error;
     if (error.empty() && status != 200) timing.error = fmt::format("HTTP {}: {}", status, Printable(pending_[static_cast<size_t>(index)], 200));
+    if (timing.error.empty() && !timing.ended) timing.error = "the answer ended without a finish_reason or [DONE]";
     if (timing.output_tokens == 0) timing.output_tokens = static_cast<int64_t>(timing.token_us.size());
     pending_[static_cast<size_t>(index)] = {};
   }
@@ -72,10 +73,16 @@ class BenchListener final : public LoadListener {
   }
 
   static void OnLine(RequestTiming* timing, int64_t now_us, std::string_view line) {
-    constexpr std::string_view kData = "data: ";
+    constexpr std::string_view kData = "data:";
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (!line.starts_with(kData) || line == "data: [DONE]") return;
-    const Json event = Json::parse(line.substr(kData.size()), nullptr, false);
+    if (!line.starts_with(kData)) return;
+    line.remove_prefix(kData.size());
+    if (line.starts_with(' ')) line.remove_prefix(1);
+    if (line == "[DONE]") {
+      timing->ended = true;
+      return;
+    }
+    const Json event = Json::parse(line, nullptr, false);
     if (!event.is_object()) {
       timing->error = "an event that is no JSON object";
       return;
@@ -91,7 +98,9 @@ class BenchListener final : public LoadListener {
     }
     const auto choices = event.find("choices");
     if (choices == event.end() || !choices->is_array() || choices->empty()) return;
-    if (HasText((*choices)[0])) timing->token_us.push_back(now_us);
+    const Json& choice = (*choices)[0];
+    if (HasText(choice)) timing->token_us.push_back(now_us);
+    if (choice.is_object() && choice.contains("finish_reason") && choice["finish_reason"].is_string()) timing->ended = true;
   }
 
   static bool HasText(const Json& choice) {

@@ -20,6 +20,7 @@ struct RequestTiming {
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;
   int status = 0;
+  bool ended = false;              // the server said that this was all
   std::string error;               // "": answered to the end
 
   bool ok() const { return status == 200 && error.empty(); }

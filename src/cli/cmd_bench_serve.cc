@@ -63,12 +63,12 @@ Status Run(BenchServeFlags* flags, Output* output) {
   }
   ASSIGN_OR_RETURN(const std::vector<RequestTiming> timings, RunWorkload(flags->client, items, stop));
   const ServeReport report = MakeReport(timings, level);
+  RETURN_IF_ERROR(output->Write(flags->json ? ReportJson(report, level, Settings(*flags)) : ReportTable(report, level)));
   if (!flags->svg.empty()) {
     const std::string title = fmt::format("{}: {} requests, {:.1f} output tokens/s", flags->client.base_url, report.completed,
                                           report.PerSecond(static_cast<double>(report.output_tokens)));
     RETURN_IF_ERROR(WriteFileAtomically(flags->svg, ReportSvg(report, title)));
   }
-  RETURN_IF_ERROR(output->Write(flags->json ? ReportJson(report, level, Settings(*flags)) : ReportTable(report, level)));
   if (report.completed == 0) return Internal("no request was answered: {}", report.first_error);
   return Status::Ok();
 }

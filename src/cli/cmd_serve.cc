@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/flag_set.h"
+#include "cli/nearest.h"
 #include "cli/serve_config.h"
 #include "cli/serve_flags.h"
 #include "cli/serve_signals.h"
@@ -73,7 +74,10 @@ int ServeCommand(Args args) {
               "Serves a model over HTTP with OpenAI's API; a page to chat with it is at /. SIGTERM ends it gently.");
   flags.Declare(&set);
   Output output;
-  const Result<std::vector<std::string>> all = WithConfig(args, [&set](const std::string& name) { return set.FirstName(name); });
+  const Result<std::vector<std::string>> all = WithConfig(args, [&set](const std::string& name) {
+    const std::string first_name = set.FirstName(name);
+    return KnownFlag{first_name, set.IsSwitch(name), first_name.empty() ? NearestHint(name, set.Names()) : ""};
+  });
   if (!all.ok()) return ExitUsage(all.status());
   if (const Status status = set.Parse(*all); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);

@@ -196,6 +196,11 @@ std::string FlagSet::FirstName(std::string_view name) const {
   return entry == nullptr ? "" : entry->names[0];
 }
 
+bool FlagSet::IsSwitch(std::string_view name) const {
+  const Entry* entry = Find(name);
+  return entry != nullptr && entry->value.empty();
+}
+
 std::vector<std::string> FlagSet::Names() const {
   std::vector<std::string> names;
   for (const auto& entry : entries_) names.insert(names.end(), entry.names.begin(), entry.names.end());

@@ -52,6 +52,7 @@ class FlagSet {
   bool Given(std::string_view name) const;
   // The first name of the flag that has this one; "" where there is none.
   std::string FirstName(std::string_view name) const;
+  bool IsSwitch(std::string_view name) const;
   std::string Help() const;
   // Every name of every flag.
   std::vector<std::string> Names() const;

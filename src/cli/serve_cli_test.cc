@@ -1,4 +1,5 @@
 // The parts of serve and bench serve that need no server.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,40 +12,64 @@
 namespace cachalot {
 namespace {
 
+KnownFlag Find(const std::string& name) {
+  if (name == "-p" || name == "--port") return {"--port"};
+  for (const char* known : {"--host", "--api-key", "-m", "--config", "-x", "-y"}) if (name == known) return {known};
+  for (const char* known : {"--mlock", "--deterministic", "--enable-cache", "--no-enable-cache"}) if (name == known) return {known, true};
+  return {};
+}
+
 TEST(ServeConfig, FlagsByTheirNames) {
-  const auto flags = FlagsOfConfig(
-      "# a comment\nport = 80\nhost = \"0.0.0.0\"\nmlock = true\ndeterministic = false\napi-key = [\"a\", \"b\"]\n[serve]\nm = \"x.gguf\"\n", "f");
+  const auto flags = FlagsOfConfig("# a comment\nport = 80 # another\nhost = \"0.0.0.0\"\nmlock = true\ndeterministic = false\n"
+                                   "enable-cache = false\napi-key = [\"a\", \"b\"]\nx = 'C:\\y'\n[serve]\nm = \"x.gguf\"\n", "f", Find);
   ASSERT_TRUE(flags.ok()) << flags.status().ToString();
-  EXPECT_EQ(*flags, (std::vector<std::string>{"--port=80", "--host=0.0.0.0", "--mlock", "--api-key=a", "--api-key=b", "-m=x.gguf"}));
+  EXPECT_EQ(*flags, (std::vector<std::string>{"--port=80", "--host=0.0.0.0", "--mlock", "--no-enable-cache", "--api-key=a", "--api-key=b",
+                                              "-x=C:\\y", "-m=x.gguf"}));
+}
+
+TEST(ServeConfig, WrongValuesNameTheirLine) {
+  const auto message = [](const std::string& line) { return FlagsOfConfig("mlock = true\n" + line + "\n", "f", Find).status().message(); };
+  EXPECT_EQ(message("port = false"), "f: port = false: it takes a value");
+  EXPECT_EQ(message("mlok = true"), "f: line 2: there is no flag --mlok");
+  EXPECT_EQ(message("deterministic = 3"), "f: deterministic = 3: it is true or false");
+  EXPECT_EQ(message("api-key = \"abc"), "f: line 2: api-key = \"abc: the string has no end");
+  EXPECT_THAT(message("api-key = \"a\\tb\""), testing::HasSubstr("line 2: api-key = \"a\\tb\": escapes are not read"));
+  EXPECT_THAT(message("api-key = \"a\" b"), testing::HasSubstr("something follows the string"));
+  EXPECT_THAT(message("port = 3 4"), testing::HasSubstr("a value is a number"));
+  EXPECT_THAT(message("m = /path"), testing::HasSubstr("a value is a number"));
 }
 
 TEST(ServeConfig, WhatIsWrong) {
-  EXPECT_FALSE(FlagsOfConfig("[other]\nport = 1\n", "f").ok());
-  EXPECT_FALSE(FlagsOfConfig("config = \"x\"\n", "f").ok());
-  EXPECT_FALSE(FlagsOfConfig("= 3\n", "f").ok());
-  EXPECT_FALSE(FlagsOfConfig("port = 80\n[serve]\nport = 81\n", "f").ok());
-  const auto twice = FlagsOfConfig("# port = 1\napi-key = [\n  \"a = 1\",\n  \"b\"]\nport = 80\n\n[serve]\n\"port\" = 81\n", "f");
+  EXPECT_FALSE(FlagsOfConfig("[other]\nport = 1\n", "f", Find).ok());
+  EXPECT_FALSE(FlagsOfConfig("config = \"x\"\n", "f", Find).ok());
+  EXPECT_FALSE(FlagsOfConfig("= 3\n", "f", Find).ok());
+  EXPECT_FALSE(FlagsOfConfig("port = 80\n[serve]\nport = 81\n", "f", Find).ok());
+  const auto twice = FlagsOfConfig("# port = 1\napi-key = [\n  \"a = 1\",\n  \"b\"]\nport = 80\n\n[serve]\n\"port\" = 81\n", "f", Find);
   ASSERT_FALSE(twice.ok());
   EXPECT_EQ(twice.status().message(), "f: port is given twice, on lines 5 and 8");
   // One after the other, as a parser would make a list of them.
-  EXPECT_FALSE(FlagsOfConfig("port = 80\nport = 81\n", "f").ok());
-  const FlagName same = [](const std::string& name) { return name == "-p" || name == "--port" ? "--port" : ""; };
-  const auto other_name = FlagsOfConfig("port = 80\np = 81\nx = 1\ny = 2\n", "f", same);
+  EXPECT_FALSE(FlagsOfConfig("port = 80\nport = 81\n", "f", Find).ok());
+  const auto other_name = FlagsOfConfig("port = 80\np = 81\nx = 1\ny = 2\n", "f", Find);
   ASSERT_FALSE(other_name.ok());
   EXPECT_EQ(other_name.status().message(), "f: port on line 1 and p on line 2 are the same");
-  EXPECT_TRUE(FlagsOfConfig("x = 1\ny = 2 # x = 3\n", "f", same).ok());
+  EXPECT_TRUE(FlagsOfConfig("x = 1\ny = 2 # x = 3\n", "f", Find).ok());
   const std::vector<std::string> args = {"--config", "/no/such/file"};
-  EXPECT_FALSE(WithConfig(args).ok());
+  EXPECT_FALSE(WithConfig(args, Find).ok());
 }
 
 TEST(ServeConfig, TheCommandLineComesLast) {
   const std::string path = testing::TempDir() + "serve_config.toml";
   std::ofstream(path) << "port = 1\n";
   const std::vector<std::string> args = {"--config=" + path, "--port", "2"};
-  const auto all = WithConfig(args);
+  const auto all = WithConfig(args, Find);
   ASSERT_TRUE(all.ok());
   EXPECT_EQ(all->front(), "--port=1");
   EXPECT_EQ(all->back(), "2");
+  std::ofstream(path) << "no-enable-cache = true\nmlock = true\n";
+  const std::vector<std::string> opposite = {"--config=" + path, "--enable-cache"};
+  const auto other = WithConfig(opposite, Find);
+  ASSERT_TRUE(other.ok()) << other.status().ToString();
+  EXPECT_EQ(*other, (std::vector<std::string>{"--mlock", "--config=" + path, "--enable-cache"}));
 }
 
 TEST(BenchServe, PercentilesAsNumpy) {

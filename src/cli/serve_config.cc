@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <sstream>
 
 #include "base/file.h"
@@ -20,6 +21,7 @@ std::string Dashed(const std::string& name) {
 struct NamedLine {
   std::string name;
   int32_t number = 0;
+  std::string_view value;  // of this line, with what stands behind it
 };
 
 std::string_view Trim(std::string_view text) {
@@ -60,22 +62,76 @@ std::vector<NamedLine> NamedLines(std::string_view text) {
     } else if (!line.starts_with('[') && !line.starts_with('#') && !line.starts_with(';') && equals != std::string_view::npos) {
       std::string_view name = Trim(line.substr(0, equals));
       if (name.size() > 2 && name.front() == name.back() && (name.front() == '"' || name.front() == '\'')) name = name.substr(1, name.size() - 2);
-      lines.push_back({std::string(name), number});
+      lines.push_back({std::string(name), number, Trim(line.substr(equals + 1))});
       open = OpenLists(line.substr(equals + 1), 0);
     }
   }
   return lines;
 }
 
+// "" for what TOML takes as a value (of lists the parser says more), else what is wrong with it.
+std::string WrongValue(std::string_view value) {
+  if (value.starts_with('[')) return "";
+  if (value.starts_with('"') || value.starts_with('\'')) {
+    const size_t end = value.find(value[0], 1);
+    if (end == std::string_view::npos) return "the string has no end";
+    if (value[0] == '"' && value.substr(0, end).find('\\') != std::string_view::npos) {
+      return "escapes are not read: '...' takes text as it is";
+    }
+    const std::string_view rest = Trim(value.substr(end + 1));
+    return rest.empty() || rest.starts_with('#') ? "" : "something follows the string";
+  }
+  value = Trim(value.substr(0, value.find('#')));
+  if (value == "true" || value == "false") return "";
+  double number = 0;
+  const char* begin = value.data() + (value.starts_with('+') ? 1 : 0);
+  const auto [end, error] = std::from_chars(begin, value.data() + value.size(), number);
+  if (error == std::errc() && end == value.data() + value.size()) return "";
+  return "a value is a number, true, false, a \"string\" or a [list]";
+}
+
+Status CheckValues(const std::vector<NamedLine>& lines, const std::string& place) {
+  for (const NamedLine& line : lines) {
+    if (const std::string wrong = WrongValue(line.value); !wrong.empty()) {
+      return InvalidArgument("{}: line {}: {} = {}: {}", place, line.number, line.name, line.value, wrong);
+    }
+  }
+  return Status::Ok();
+}
+
+std::string Opposite(const std::string& flag) {
+  return flag.starts_with("--no-") ? "--" + flag.substr(5) : "--no-" + flag.substr(flag.find_first_not_of('-'));
+}
+
+// One value of a flag.
+Status AddFlag(const std::string& name, const std::string& value, const std::string& place, const FindFlag& find, std::vector<std::string>* flags) {
+  const std::string flag = Dashed(name);
+  const KnownFlag known = find(flag);
+  if (!known.is_switch) {
+    if (value == "true" || value == "false") return InvalidArgument("{}: {} = {}: it takes a value", place, name, value);
+    flags->push_back(flag + "=" + value);
+  } else if (value == "true") {
+    flags->push_back(flag);
+  } else if (value != "false") {
+    return InvalidArgument("{}: {} = {}: it is true or false", place, name, value);
+  } else if (const std::string opposite = Opposite(flag); !find(opposite).first_name.empty()) {
+    flags->push_back(opposite);
+  }
+  return Status::Ok();
+}
+
 // CLI11 makes one list of the values of a name that stands on several lines.
-Status CheckNamesOnce(const std::string& text, const std::string& place, const FlagName& flag_name) {
-  const std::vector<NamedLine> lines = NamedLines(text);
+Status CheckNames(const std::vector<NamedLine>& lines, const std::string& place, const FindFlag& find) {
   for (size_t i = 0; i < lines.size(); ++i) {
+    const KnownFlag known = find(Dashed(lines[i].name));
+    const std::string& flag = known.first_name;
+    if (flag.empty()) {
+      return InvalidArgument("{}: line {}: there is no flag {}{}", place, lines[i].number, Dashed(lines[i].name), known.hint);
+    }
     for (size_t j = 0; j < i; ++j) {
       const std::string &name = lines[i].name, &before = lines[j].name;
       if (name == before) return InvalidArgument("{}: {} is given twice, on lines {} and {}", place, name, lines[j].number, lines[i].number);
-      const std::string flag = flag_name ? flag_name(Dashed(name)) : "";
-      if (flag.empty() || flag != flag_name(Dashed(before))) continue;
+      if (flag != find(Dashed(before)).first_name) continue;
       return InvalidArgument("{}: {} on line {} and {} on line {} are the same", place, before, lines[j].number, name, lines[i].number);
     }
   }
@@ -84,8 +140,10 @@ Status CheckNamesOnce(const std::string& text, const std::string& place, const F
 
 }  // namespace
 
-Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const std::string& place, const FlagName& flag_name) {
-  RETURN_IF_ERROR(CheckNamesOnce(text, place, flag_name));
+Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const std::string& place, const FindFlag& find) {
+  const std::vector<NamedLine> lines = NamedLines(text);
+  RETURN_IF_ERROR(CheckNames(lines, place, find));
+  RETURN_IF_ERROR(CheckValues(lines, place));
   std::vector<CLI::ConfigItem> items;
   try {
     std::istringstream stream(text);
@@ -101,18 +159,13 @@ Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const st
       return InvalidArgument("{}: [{}]: there are no sections but [serve]", place, item.parents[0]);
     }
     if (item.name == "config") return InvalidArgument("{}: a configuration names no other", place);
-    const std::string flag = Dashed(item.name);
     if (item.inputs.empty()) return InvalidArgument("{}: {} has no value", place, item.name);
-    if (item.inputs.size() == 1 && item.inputs[0] == "true") {
-      flags.push_back(flag);
-    } else if (!(item.inputs.size() == 1 && item.inputs[0] == "false")) {
-      for (const auto& value : item.inputs) flags.push_back(flag + "=" + value);
-    }
+    for (const auto& value : item.inputs) RETURN_IF_ERROR(AddFlag(item.name, value, place, find, &flags));
   }
   return flags;
 }
 
-Result<std::vector<std::string>> WithConfig(std::span<const std::string> args, const FlagName& flag_name) {
+Result<std::vector<std::string>> WithConfig(std::span<const std::string> args, const FindFlag& find) {
   std::string path;
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "--config" && i + 1 < args.size()) path = args[i + 1];
@@ -121,7 +174,8 @@ Result<std::vector<std::string>> WithConfig(std::span<const std::string> args, c
   std::vector<std::string> all;
   if (!path.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxConfigBytes));
-    ASSIGN_OR_RETURN(all, FlagsOfConfig(text, path, flag_name));
+    ASSIGN_OR_RETURN(all, FlagsOfConfig(text, path, find));
+    std::erase_if(all, [&](const std::string& flag) { return std::find(args.begin(), args.end(), Opposite(flag)) != args.end(); });
   }
   all.insert(all.end(), args.begin(), args.end());
   return all;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "formats/json.h"
 
 namespace cachalot {
@@ -142,14 +143,21 @@ Result<std::vector<RecordedRequest>> ReadRecords(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadTextFile(file, kMaxRecordBytes));
   std::vector<RecordedRequest> records;
   size_t begin = 0;
+  int torn = 0;  // the first such line
   for (int number = 1; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view line = std::string_view(text).substr(begin, end - begin);
     begin = end + 1;
     if (line.empty()) continue;
+    if (!nlohmann::json::accept(line)) {
+      LOG_WARN("{}:{}: left out: the line is torn (the server that wrote it was killed, or its disk was full)", file, number);
+      torn = torn == 0 ? number : torn;
+      continue;
+    }
     ASSIGN_OR_RETURN(RecordedRequest record, ParseRecordLine(line, fmt::format("{}:{}", file, number)));
     records.push_back(std::move(record));
   }
+  if (records.empty() && torn > 0) return Corrupt("{}:{}: no valid JSON, and no other line has a request", file, torn);
   return records;
 }
 

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "server/request_log.h"
+
 namespace cachalot {
 namespace {
 
@@ -36,6 +40,24 @@ TEST(Record, RoundTrip) {
   EXPECT_EQ(read->choices[0].request.bad_words, request.bad_words);
   EXPECT_EQ(read->choices[0].token_ids, choice.token_ids);
   EXPECT_EQ(read->choices[0].finish_reason, "length");
+}
+
+// A server was killed while it wrote; the next one went on behind that.
+TEST(Record, TornLinesAreLeftOut) {
+  Choice choice;
+  HttpRequest http;
+  http.path = "/v1/completions";
+  const std::string line = RecordLine("id", http, 1, 2, {Request()}, {&choice});
+  const std::string path = testing::TempDir() + "torn.jsonl";
+  std::ofstream(path) << line << "\n" << line.substr(0, line.size() - 20);
+  EXPECT_EQ(ReadRecords(path)->size(), 1u);
+  LineWriter::Open(path).value()->Write(line);
+  LineWriter::Open(path).value()->Write(line);
+  const auto records = ReadRecords(path);
+  ASSERT_TRUE(records.ok()) << records.status().ToString();
+  EXPECT_EQ(records->size(), 3u);
+  std::ofstream(path) << "no record";
+  EXPECT_EQ(ReadRecords(path).status().code(), StatusCode::kCorrupt);
 }
 
 TEST(Record, DamagedLinesAreErrors) {

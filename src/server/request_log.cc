@@ -1,6 +1,7 @@
 #include "server/request_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,12 +11,29 @@
 #include "base/log.h"
 
 namespace cachalot {
+namespace {
+
+// Whoever wrote the file last did not get to the end of a line.
+bool EndsInsideALine(const std::string& path) {
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return false;
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char last = '\n';
+  const bool inside = ::pread(fd, &last, 1, info.st_size - 1) == 1 && last != '\n';
+  ::close(fd);
+  return inside;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<LineWriter>> LineWriter::Open(const std::string& path) {
   if (path == "-") return std::unique_ptr<LineWriter>(new LineWriter(STDERR_FILENO, false));
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd < 0) return InvalidArgument("{}: cannot be written to: {}", path, std::strerror(errno));
-  return std::unique_ptr<LineWriter>(new LineWriter(fd, true));
+  std::unique_ptr<LineWriter> writer(new LineWriter(fd, true));
+  if (EndsInsideALine(path)) writer->Write("");
+  return writer;
 }
 
 LineWriter::~LineWriter() {

@@ -99,6 +99,7 @@ Result<std::unique_ptr<Server>> Server::Listen(ServerOptions options) {
   std::unique_ptr<Server> server(new Server);
   ServerContext* context = &server->context_;
   context->options = std::move(options);
+  server->stopped_ = true;  // there is nothing to stop yet
   RETURN_IF_ERROR(OpenFiles(context));
   context->start_us = SteadyNowUs();
   context->start_unix =
@@ -106,11 +107,9 @@ Result<std::unique_ptr<Server>> Server::Listen(ServerOptions options) {
   auto http = HttpServer::Start(
       context->options.http, [context](std::shared_ptr<Exchange> exchange) { HandleExchange(context, exchange); },
       [](int status, std::string_view message) { return ErrorJson(ErrorOfStatus(status, std::string(message))); });
-  if (!http.ok()) {
-    server->stopped_ = true;
-    return http.status();
-  }
+  RETURN_IF_ERROR(http.status());
   server->http_ = std::move(*http);
+  server->stopped_ = false;
   return server;
 }
 

@@ -233,6 +233,11 @@ TEST_F(ServeSocketTest, WhileTheModelIsLoaded) {
   // One that is stopped before there ever was a model.
   options.http.port = 0;
   ASSERT_TRUE(Server::Listen(options).ok());
+  options.request_log = "/dev/null/log";
+  EXPECT_THAT(Server::Listen(options).status().message(), testing::HasSubstr("/dev/null/log: cannot be written to"));
+  options.request_log = "";
+  options.record_dir = "/dev/null/record";
+  EXPECT_THAT(Server::Listen(options).status().message(), testing::HasSubstr("--record /dev/null/record: "));
 }
 
 TEST_F(ServeSocketTest, StreamsThatBringNothingAreKeptAlive) {

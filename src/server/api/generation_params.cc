@@ -42,6 +42,14 @@ constexpr RefusedField kRefused[] = {
     {"dry_multiplier", "not supported"},
     {"xtc_probability", "not supported"},
     {"dynatemp_range", "not supported"},
+    {"n_probs", "not supported; logprobs and top_logprobs are"},
+    {"samplers", "not supported; the order of samplers is fixed"},
+    {"top_n_sigma", "not supported"},
+    {"tfs_z", "not supported"},
+    {"logits_processors", "not supported"},
+    {"lora", "not supported"},
+    {"return_tokens_as_token_ids", "not supported"},
+    {"t_max_predict_ms", "not supported; timeout is"},
 };
 
 void ReadSeed(FieldReader* fields, GenerationParams* params) {
