@@ -29,9 +29,9 @@ TEST(ServeConfig, FlagsByTheirNames) {
 
 TEST(ServeConfig, WrongValuesNameTheirLine) {
   const auto message = [](const std::string& line) { return FlagsOfConfig("mlock = true\n" + line + "\n", "f", Find).status().message(); };
-  EXPECT_EQ(message("port = false"), "f: port = false: it takes a value");
+  EXPECT_EQ(message("port = false"), "f: line 2: port = false: it takes a value");
   EXPECT_EQ(message("mlok = true"), "f: line 2: there is no flag --mlok");
-  EXPECT_EQ(message("deterministic = 3"), "f: deterministic = 3: it is true or false");
+  EXPECT_EQ(message("deterministic = 3"), "f: line 2: deterministic = 3: it is true or false");
   EXPECT_EQ(message("api-key = \"abc"), "f: line 2: api-key = \"abc: the string has no end");
   EXPECT_THAT(message("api-key = \"a\\tb\""), testing::HasSubstr("line 2: api-key = \"a\\tb\": escapes are not read"));
   EXPECT_THAT(message("api-key = \"a\" b"), testing::HasSubstr("something follows the string"));

@@ -69,9 +69,12 @@ std::vector<NamedLine> NamedLines(std::string_view text) {
   return lines;
 }
 
-// "" for what TOML takes as a value (of lists the parser says more), else what is wrong with it.
-std::string WrongValue(std::string_view value) {
-  if (value.starts_with('[')) return "";
+// "" for what TOML takes as a value (of lists the parser says more) and the flag too, else what is wrong with it.
+std::string WrongValue(std::string_view value, bool is_switch) {
+  const std::string_view bare = Trim(value.substr(0, value.find('#')));
+  const bool is_bool = bare == "true" || bare == "false";
+  if (is_switch != is_bool) return is_switch ? "it is true or false" : "it takes a value";
+  if (is_bool || value.starts_with('[')) return "";
   if (value.starts_with('"') || value.starts_with('\'')) {
     const size_t end = value.find(value[0], 1);
     if (end == std::string_view::npos) return "the string has no end";
@@ -81,22 +84,11 @@ std::string WrongValue(std::string_view value) {
     const std::string_view rest = Trim(value.substr(end + 1));
     return rest.empty() || rest.starts_with('#') ? "" : "something follows the string";
   }
-  value = Trim(value.substr(0, value.find('#')));
-  if (value == "true" || value == "false") return "";
   double number = 0;
-  const char* begin = value.data() + (value.starts_with('+') ? 1 : 0);
-  const auto [end, error] = std::from_chars(begin, value.data() + value.size(), number);
-  if (error == std::errc() && end == value.data() + value.size()) return "";
+  const char* begin = bare.data() + (bare.starts_with('+') ? 1 : 0);
+  const auto [end, error] = std::from_chars(begin, bare.data() + bare.size(), number);
+  if (error == std::errc() && end == bare.data() + bare.size()) return "";
   return "a value is a number, true, false, a \"string\" or a [list]";
-}
-
-Status CheckValues(const std::vector<NamedLine>& lines, const std::string& place) {
-  for (const NamedLine& line : lines) {
-    if (const std::string wrong = WrongValue(line.value); !wrong.empty()) {
-      return InvalidArgument("{}: line {}: {} = {}: {}", place, line.number, line.name, line.value, wrong);
-    }
-  }
-  return Status::Ok();
 }
 
 std::string Opposite(const std::string& flag) {
@@ -104,29 +96,26 @@ std::string Opposite(const std::string& flag) {
 }
 
 // One value of a flag.
-Status AddFlag(const std::string& name, const std::string& value, const std::string& place, const FindFlag& find, std::vector<std::string>* flags) {
-  const std::string flag = Dashed(name);
-  const KnownFlag known = find(flag);
-  if (!known.is_switch) {
-    if (value == "true" || value == "false") return InvalidArgument("{}: {} = {}: it takes a value", place, name, value);
+void AddFlag(const std::string& flag, const std::string& value, const FindFlag& find, std::vector<std::string>* flags) {
+  if (!find(flag).is_switch) {
     flags->push_back(flag + "=" + value);
   } else if (value == "true") {
     flags->push_back(flag);
-  } else if (value != "false") {
-    return InvalidArgument("{}: {} = {}: it is true or false", place, name, value);
   } else if (const std::string opposite = Opposite(flag); !find(opposite).first_name.empty()) {
     flags->push_back(opposite);
   }
-  return Status::Ok();
 }
 
-// CLI11 makes one list of the values of a name that stands on several lines.
-Status CheckNames(const std::vector<NamedLine>& lines, const std::string& place, const FindFlag& find) {
+// Also: CLI11 makes one list of the values of a name that stands on several lines.
+Status CheckLines(const std::vector<NamedLine>& lines, const std::string& place, const FindFlag& find) {
   for (size_t i = 0; i < lines.size(); ++i) {
     const KnownFlag known = find(Dashed(lines[i].name));
     const std::string& flag = known.first_name;
     if (flag.empty()) {
       return InvalidArgument("{}: line {}: there is no flag {}{}", place, lines[i].number, Dashed(lines[i].name), known.hint);
+    }
+    if (const std::string wrong = WrongValue(lines[i].value, known.is_switch); !wrong.empty()) {
+      return InvalidArgument("{}: line {}: {} = {}: {}", place, lines[i].number, lines[i].name, lines[i].value, wrong);
     }
     for (size_t j = 0; j < i; ++j) {
       const std::string &name = lines[i].name, &before = lines[j].name;
@@ -142,8 +131,7 @@ Status CheckNames(const std::vector<NamedLine>& lines, const std::string& place,
 
 Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const std::string& place, const FindFlag& find) {
   const std::vector<NamedLine> lines = NamedLines(text);
-  RETURN_IF_ERROR(CheckNames(lines, place, find));
-  RETURN_IF_ERROR(CheckValues(lines, place));
+  RETURN_IF_ERROR(CheckLines(lines, place, find));
   std::vector<CLI::ConfigItem> items;
   try {
     std::istringstream stream(text);
@@ -160,7 +148,7 @@ Result<std::vector<std::string>> FlagsOfConfig(const std::string& text, const st
     }
     if (item.name == "config") return InvalidArgument("{}: a configuration names no other", place);
     if (item.inputs.empty()) return InvalidArgument("{}: {} has no value", place, item.name);
-    for (const auto& value : item.inputs) RETURN_IF_ERROR(AddFlag(item.name, value, place, find, &flags));
+    for (const auto& value : item.inputs) AddFlag(Dashed(item.name), value, find, &flags);
   }
   return flags;
 }

@@ -80,7 +80,6 @@ class Generation final : public EventReceiver, public std::enable_shared_from_th
   void CancelAll();
 
  private:
-  void Refuse(const ApiError& error);
   static void MakeText(RequestStream* stream, TokenEvent* event);
   uint64_t Submit(Request request, size_t begin);
   void Replay(const ResponseCache::Response& response, size_t begin);
@@ -142,7 +141,7 @@ void Generation::Start() {
     context_.metrics->rejected_draining->Add();
     ApiError error = ErrorOfStatus(503, "the server is shutting down and takes no new requests");
     error.retry_after_s = 5;
-    return Refuse(error);
+    return Refuse(context_, exchange_.get(), error);
   }
   if (const Status room = context_.loop->Reserve(count); !room.ok()) {
     ApiError error = ErrorOf(room);
@@ -152,7 +151,7 @@ void Generation::Start() {
     } else {
       error = ErrorOfStatus(503, room.message());
     }
-    return Refuse(error);
+    return Refuse(context_, exchange_.get(), error);
   }
   const int64_t created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   const Tokenizer& tokenizer = *context_.bundle->tokenizer;
@@ -192,11 +191,6 @@ void Generation::Start() {
   }
   if (client_gone_) CancelAll();
   if (params_.stream && context_.options.sse_keepalive_ms > 0) KeepAlive();
-}
-
-void Generation::Refuse(const ApiError& error) {
-  LogRefused(context_, exchange_->request(), error);
-  exchange_->Respond(ErrorResponse(error));
 }
 
 // The ticket, or 0 where the answer is known.
@@ -561,10 +555,7 @@ void PrepareGeneration(ServerContext* context, const std::shared_ptr<Exchange>& 
     std::optional<ApiError> error = ParseBody(exchange->request().body, &body);
     if (!error) error = parse(body, *context->bundle, context->facts, params.get());
     if (error) {
-      return [context, exchange, error = std::move(*error)] {
-        LogRefused(*context, exchange->request(), error);
-        exchange->Respond(ErrorResponse(error));
-      };
+      return [context, exchange, error = std::move(*error)] { Refuse(*context, exchange.get(), error); };
     }
     params->tenant = exchange->request().tenant;
     return [context, exchange, endpoint, params] { StartGeneration(context, exchange, endpoint, std::move(*params)); };

@@ -149,13 +149,14 @@ Result<std::vector<RecordedRequest>> ReadRecords(const std::string& path) {
     const std::string_view line = std::string_view(text).substr(begin, end - begin);
     begin = end + 1;
     if (line.empty()) continue;
-    if (!nlohmann::json::accept(line)) {
+    Result<RecordedRequest> record = ParseRecordLine(line, fmt::format("{}:{}", file, number));
+    if (!record.ok() && !nlohmann::json::accept(line)) {
       LOG_WARN("{}:{}: left out: the line is torn (the server that wrote it was killed, or its disk was full)", file, number);
       torn = torn == 0 ? number : torn;
       continue;
     }
-    ASSIGN_OR_RETURN(RecordedRequest record, ParseRecordLine(line, fmt::format("{}:{}", file, number)));
-    records.push_back(std::move(record));
+    RETURN_IF_ERROR(record.status());
+    records.push_back(std::move(*record));
   }
   if (records.empty() && torn > 0) return Corrupt("{}:{}: no valid JSON, and no other line has a request", file, torn);
   return records;

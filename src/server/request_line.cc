@@ -45,4 +45,9 @@ void LogRefused(const ServerContext& context, const HttpRequest& request, const 
   context.request_log->Write(text + ",\"error\":" + JsonString(Printable(error.message, kMaxErrorBytes)) + "}");
 }
 
+void Refuse(const ServerContext& context, Exchange* exchange, const ApiError& error) {
+  LogRefused(context, exchange->request(), error);
+  exchange->Respond(ErrorResponse(error));
+}
+
 }  // namespace cachalot

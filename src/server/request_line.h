@@ -1,4 +1,5 @@
-// The line of the request log: what one request to a generation endpoint asked, what it got, and how long that took.
+// The lines of the request log: what one request to a generation endpoint asked, what it got, and how long that took; and who was
+// refused before that.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,7 @@
 
 #include "server/api/reply.h"
 #include "server/http/http_message.h"
+#include "server/http/http_server.h"
 
 namespace cachalot {
 
@@ -30,7 +32,9 @@ struct RequestLine {
 };
 
 void LogRequest(const ServerContext& context, const HttpRequest& request, const RequestLine& line);
-// One that was not begun.
+// Of one that is not begun.
 void LogRefused(const ServerContext& context, const HttpRequest& request, const ApiError& error);
+// Logs it, and responds with the error.
+void Refuse(const ServerContext& context, Exchange* exchange, const ApiError& error);
 
 }  // namespace cachalot

@@ -1,13 +1,14 @@
 #include "server/request_log.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
+#include "base/file.h"
 #include "base/log.h"
 
 namespace cachalot {
@@ -15,14 +16,10 @@ namespace {
 
 // Whoever wrote the file last did not get to the end of a line.
 bool EndsInsideALine(const std::string& path) {
-  struct stat info = {};
-  if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return false;
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  char last = '\n';
-  const bool inside = ::pread(fd, &last, 1, info.st_size - 1) == 1 && last != '\n';
-  ::close(fd);
-  return inside;
+  if (!std::filesystem::is_regular_file(path)) return false;  // a pipe's reading end is somebody else's
+  const auto file = File::Open(path);
+  std::byte last{'\n'};
+  return file.ok() && (*file)->size() > 0 && (*file)->ReadAt((*file)->size() - 1, {&last, 1}).ok() && last != std::byte{'\n'};
 }
 
 }  // namespace

@@ -85,20 +85,15 @@ std::string MetricPath(const Route* route) {
   return route == nullptr ? "other" : route->path;
 }
 
-void Refuse(ServerContext* context, const std::shared_ptr<Exchange>& exchange, const ApiError& error) {
-  LogRefused(*context, exchange->request(), error);
-  exchange->Respond(ErrorResponse(error));
-}
-
 void Serve(ServerContext* context, const Route* route, const std::string& allow, const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   if (request.method == "OPTIONS") return Preflight(allow.empty() ? "GET, POST, OPTIONS" : allow, exchange);
   const bool open = route != nullptr && route->open;
   if (!open && !context->options.api_keys.empty() && !KeyIsKnown(*context, &exchange->mutable_request())) {
-    return Refuse(context, exchange, ErrorOfStatus(401, "no API key, or an unknown one: send Authorization: Bearer KEY"));
+    return Refuse(*context, exchange.get(), ErrorOfStatus(401, "no API key, or an unknown one: send Authorization: Bearer KEY"));
   }
   if (allow.empty()) {
-    return Refuse(context, exchange, ErrorOfStatus(404, fmt::format("there is no {}", Printable(request.path))));
+    return Refuse(*context, exchange.get(), ErrorOfStatus(404, fmt::format("there is no {}", Printable(request.path))));
   }
   if (route == nullptr) {
     const ApiError error =
@@ -109,7 +104,7 @@ void Serve(ServerContext* context, const Route* route, const std::string& allow,
     return exchange->Respond(std::move(response));
   }
   if (const std::string_view coding = request.Header("content-encoding"); !coding.empty() && coding != "identity") {
-    return Refuse(context, exchange, ErrorOfStatus(415, fmt::format("Content-Encoding {}: bodies are taken as they are", Printable(coding, 60))));
+    return Refuse(*context, exchange.get(), ErrorOfStatus(415, fmt::format("Content-Encoding {}: bodies are taken as they are", Printable(coding, 60))));
   }
   if (route->needs_model && !context->loaded.load(std::memory_order_acquire)) {
     ApiError error = ErrorOfStatus(503, "the model is being loaded");

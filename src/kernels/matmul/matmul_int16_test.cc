@@ -30,18 +30,6 @@ std::vector<float> ExactChain(const PackedMatrix& weight, Isa isa, const float* 
   return Product(exec, weight, x, m);
 }
 
-std::vector<float> Definition(const std::vector<float>& x, const std::vector<float>& w, int64_t m, int64_t n, int64_t k) {
-  std::vector<float> y(m * n);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t p = 0; p < k; ++p) sum += double{x[i * k + p]} * double{w[j * k + p]};
-      y[i * n + j] = static_cast<float>(sum);
-    }
-  }
-  return y;
-}
-
 // Each 128 of a row: q * scale, with |q| <= norm and each q within 16 bits.
 std::vector<float> Rounded(std::vector<float> rows, int64_t k, double limit) {
   for (size_t row = 0; row < rows.size(); row += k) {

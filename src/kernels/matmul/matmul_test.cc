@@ -24,20 +24,6 @@ std::vector<int64_t> DepthsFor(DType dtype) {
   return {1, 7, 32, 33, 128, 160, 576};
 }
 
-// The definition, once more and apart from the code under test.
-std::vector<float> Definition(const std::vector<float>& x, const std::vector<float>& w, int64_t m, int64_t n,
-                              int64_t k) {
-  std::vector<float> y(m * n);
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      double sum = 0;
-      for (int64_t p = 0; p < k; ++p) sum += double{x[i * k + p]} * double{w[j * k + p]};
-      y[i * n + j] = static_cast<float>(sum);
-    }
-  }
-  return y;
-}
-
 // x as the fast variants take it: block formats meet activations of 8 bits, a scale for each 32.
 std::vector<float> AsTheKernelsReadIt(std::vector<float> x, int64_t stride, int64_t k, DType dtype) {
   if (!IsQuantized(dtype)) return x;

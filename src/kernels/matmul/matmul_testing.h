@@ -18,6 +18,20 @@ inline int64_t WholeBlocks(DType dtype, int64_t k) {
   return (k + size - 1) / size * size;
 }
 
+// y = x Wᵀ by its definition, apart from the code under test. x [m, k], w [n, k].
+inline std::vector<float> Definition(const std::vector<float>& x, const std::vector<float>& w, int64_t m, int64_t n,
+                              int64_t k) {
+  std::vector<float> y(m * n);
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int64_t p = 0; p < k; ++p) sum += double{x[i * k + p]} * double{w[j * k + p]};
+      y[i * n + j] = static_cast<float>(sum);
+    }
+  }
+  return y;
+}
+
 // A row of blocks with any codes and any scales, of the size that files have; for types with a CodeFormat.
 inline void FillRandomCodes(DType dtype, int64_t k, TestRng* rng, std::byte* row) {
   const CodeFormat* format = FindCodeFormat(dtype);
