@@ -3,6 +3,7 @@
 // has the machine meets both alike.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "cli/bench_run.h"
@@ -10,9 +11,9 @@
 namespace cachalot {
 
 std::string DraftPairsHead();
-// Lines of the table: as many drafts as pay, at most `max_drafts`, by an engine that goes on learning, and by a new one each
-// time, both against none.
-Result<std::string> CompareDraftPairs(Session& session, const BenchCase& bench, const std::string& test, int32_t max_drafts,
-                                      int32_t num_pairs, const StopOnInterrupt& stop);
+// Two lines of the table for each case: as many drafts as pay, at most `max_drafts`, by an engine that goes on learning, from
+// one case to the next, too, and by a new one each time, both against none.
+Result<std::string> CompareDraftPairs(Session& session, std::span<const BenchCase> cases, std::span<const std::string> tests,
+                                      int32_t max_drafts, int32_t num_pairs, const StopOnInterrupt& stop);
 
 }  // namespace cachalot

@@ -150,9 +150,9 @@ Result<BenchSample> Measure(Session& session, const BenchCase& bench, const Stop
   return Measure(session, &session.engine(), bench, stop);
 }
 
-Result<std::vector<std::vector<BenchSample>>> MeasureDrafts(Session& session, const BenchCase& bench,
-                                                            std::span<const DraftDepth> depths, int32_t rounds,
-                                                            const StopOnInterrupt& stop) {
+Result<std::vector<std::vector<std::vector<BenchSample>>>> MeasureDrafts(Session& session, std::span<const BenchCase> cases,
+                                                                         std::span<const DraftDepth> depths, int32_t rounds,
+                                                                         const StopOnInterrupt& stop) {
   const auto make_engine = [&](const DraftDepth& depth) {
     EngineOptions options = session.engine_options();
     if (depth.most == 0) options.drafts = DraftKind::kNone;
@@ -161,15 +161,17 @@ Result<std::vector<std::vector<BenchSample>>> MeasureDrafts(Session& session, co
     return Engine::Create(session.bundle().runtime.get(), nullptr, options);
   };
   std::vector<std::unique_ptr<Engine>> engines(depths.size());
-  std::vector<std::vector<BenchSample>> samples(depths.size());
+  std::vector<std::vector<std::vector<BenchSample>>> samples(cases.size(), std::vector<std::vector<BenchSample>>(depths.size()));
   for (int32_t round = 0; round <= rounds; ++round) {
-    for (size_t n = 0; n < depths.size(); ++n) {
-      const size_t i = (static_cast<size_t>(round) + n) % depths.size();
-      if (round == 0 || depths[i].anew) {
-        ASSIGN_OR_RETURN(engines[i], make_engine(depths[i]));
+    for (size_t c = 0; c < cases.size(); ++c) {
+      for (size_t n = 0; n < depths.size(); ++n) {
+        const size_t i = (static_cast<size_t>(round) + n) % depths.size();
+        if (engines[i] == nullptr || depths[i].anew) {
+          ASSIGN_OR_RETURN(engines[i], make_engine(depths[i]));
+        }
+        ASSIGN_OR_RETURN(const BenchSample sample, Measure(session, engines[i].get(), cases[c], stop));
+        if (round > 0) samples[c][i].push_back(sample);
       }
-      ASSIGN_OR_RETURN(const BenchSample sample, Measure(session, engines[i].get(), bench, stop));
-      if (round > 0) samples[i].push_back(sample);
     }
   }
   return samples;

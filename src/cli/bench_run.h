@@ -54,11 +54,12 @@ struct DraftDepth {
 };
 
 // Generation by an engine for each of the depths, all over one model, in turn, `rounds` times over, and a first time to warm
-// up: samples of each. Each round begins with another of them. What the model needs to draft is there for all. Their prefix
-// caches must find nothing.
-Result<std::vector<std::vector<BenchSample>>> MeasureDrafts(Session& session, const BenchCase& bench,
-                                                            std::span<const DraftDepth> depths, int32_t rounds,
-                                                            const StopOnInterrupt& stop);
+// up: samples of each case and depth. Each round begins with another depth. An engine gets one case after the other: what it
+// learned of drafts at one batch size it has at the next. What the model needs to draft is there for all. Their prefix caches
+// must find nothing.
+Result<std::vector<std::vector<std::vector<BenchSample>>>> MeasureDrafts(Session& session, std::span<const BenchCase> cases,
+                                                                         std::span<const DraftDepth> depths, int32_t rounds,
+                                                                         const StopOnInterrupt& stop);
 
 // A prompt is timed until its first token is there; generation while all sequences generate. kCancelled on Ctrl-C.
 Result<BenchSample> Measure(Session& session, const BenchCase& bench, const StopOnInterrupt& stop);

@@ -147,9 +147,9 @@ std::string Table(const BenchFlags& flags, const std::vector<Row>& rows) {
     for (const auto& row : rows) {
       const BenchSample& last = row.samples.back();
       if (row.bench.prompt > 0) continue;
-      text += fmt::format("drafts '{}', {} {}: batch {}, {}: {:.1f} % accepted, {:.2f} tokens a step\n", DraftKindName(options.drafts),
+      text += fmt::format("drafts '{}', {} {}: batch {}, {}: {} made, {:.1f} % accepted, {:.2f} tokens a step\n", DraftKindName(options.drafts),
                           options.adaptive_drafts ? "at most" : "always", options.max_drafts, row.bench.batch, row.test(),
-                          100 * last.acceptance(), last.tokens_per_step());
+                          last.draft_tokens, 100 * last.acceptance(), last.tokens_per_step());
     }
     if (options.draft_accept_fixed >= 0) {
       text += fmt::format("SYNTHETIC acceptance of {}: such speeds say what drafting would bring, not what it brings\n", options.draft_accept_fixed);
@@ -218,13 +218,31 @@ Status CompareTunes(const BenchFlags& flags, const std::vector<Row>& rows, Outpu
   return output->Write(text);
 }
 
+// Generation of one setup, whose engines get all of its batches in turn.
+struct GenerationRows {
+  std::vector<const Row*> rows;
+  std::vector<BenchCase> cases;
+  std::vector<std::string> tests;
+};
+
+std::vector<GenerationRows> BySetup(const std::vector<Row>& rows) {
+  std::vector<GenerationRows> groups;
+  for (const Row& row : rows) {
+    if (row.bench.prompt > 0) continue;
+    if (groups.empty() || groups.back().rows[0]->setup != row.setup) groups.emplace_back();
+    groups.back().rows.push_back(&row);
+    groups.back().cases.push_back(row.bench);
+    groups.back().tests.push_back(row.test());
+  }
+  return groups;
+}
+
 Status CompareDraftPairs(const BenchFlags& flags, const std::vector<Row>& rows, Output* output) {
   const StopOnInterrupt stop;
   std::string text = flags.model.Place() + "\n" + DraftPairsHead();
-  for (const Row& row : rows) {
-    if (row.bench.prompt > 0) continue;
-    ASSIGN_OR_RETURN(const std::string lines, CompareDraftPairs(*row.setup->session, row.bench, row.test(), flags.model.options.max_drafts,
-                                                                flags.repeats, stop));
+  for (const GenerationRows& group : BySetup(rows)) {
+    ASSIGN_OR_RETURN(const std::string lines, CompareDraftPairs(*group.rows[0]->setup->session, group.cases, group.tests,
+                                                                flags.model.options.max_drafts, flags.repeats, stop));
     text += lines;
   }
   return output->Write(text);
@@ -238,19 +256,21 @@ Status CompareDrafts(const BenchFlags& flags, const std::vector<Row>& rows, Outp
   if (most == 1) depths.erase(depths.begin() + 2);
   std::string text = fmt::format("{}\n{:>7} {:>6} {:>8} {:>12} {:>23} {:>8} {:>9} {:>8}  {}\n", flags.model.Place(), "threads", "batch",
                                  "test", "tokens/s", "min .. max", "ratio", "accepted", "a step", "drafts");
-  for (const Row& row : rows) {
-    if (row.bench.prompt > 0) continue;
-    ASSIGN_OR_RETURN(const auto samples, MeasureDrafts(*row.setup->session, row.bench, depths, flags.repeats, stop));
-    double none = 0;
-    for (size_t i = 0; i < depths.size(); ++i) {
-      const Row of_depth = {row.bench, row.setup, samples[i]};
-      const Spread speed = of_depth.Speed();
-      if (i == 0) none = speed.median;
-      const BenchSample& last = samples[i].back();
-      text += fmt::format("{:>7} {:>6} {:>8} {:>12.2f} {:>23} {:>8.3f} {:>8.1f}% {:>8.2f}  {}\n", row.bench.threads, row.bench.batch, row.test(),
-                          speed.median, fmt::format("{:.2f} .. {:.2f}", speed.min, speed.max), speed.median / none, 100 * last.acceptance(),
-                          last.tokens_per_step(),
-                          depths[i].most == 0 ? "none" : fmt::format("{} {}", depths[i].always ? "always" : "at most", depths[i].most));
+  for (const GenerationRows& group : BySetup(rows)) {
+    ASSIGN_OR_RETURN(const auto samples, MeasureDrafts(*group.rows[0]->setup->session, group.cases, depths, flags.repeats, stop));
+    for (size_t r = 0; r < group.rows.size(); ++r) {
+      const Row& row = *group.rows[r];
+      double none = 0;
+      for (size_t i = 0; i < depths.size(); ++i) {
+        const Row of_depth = {row.bench, row.setup, samples[r][i]};
+        const Spread speed = of_depth.Speed();
+        if (i == 0) none = speed.median;
+        const BenchSample& last = of_depth.samples.back();
+        text += fmt::format("{:>7} {:>6} {:>8} {:>12.2f} {:>23} {:>8.3f} {:>8.1f}% {:>8.2f}  {}\n", row.bench.threads, row.bench.batch,
+                            row.test(), speed.median, fmt::format("{:.2f} .. {:.2f}", speed.min, speed.max), speed.median / none,
+                            100 * last.acceptance(), last.tokens_per_step(),
+                            depths[i].most == 0 ? "none" : fmt::format("{} {}", depths[i].always ? "always" : "at most", depths[i].most));
+      }
     }
   }
   return output->Write(text);
