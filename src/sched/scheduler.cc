@@ -164,7 +164,8 @@ std::span<const ScheduledRow> Scheduler::Commit(const StepResult& result, int64_
     if (i + kNear < step.rows.size()) PrefetchNextToken(step.rows[i + kNear].seq);
     if (step.rows[i].seq != nullptr) step.rows[i].end = Advance(&step.rows[i], result.rows[i], result);
   }
-  const int64_t step_us = now_us - std::max(step.planned_us, committed_us_);
+  // A device that stood still until the step could be planned did so for the step's sake.
+  const int64_t step_us = now_us - (step.awaited ? committed_us_ : std::max(step.planned_us, committed_us_));
   itl_.Observe({.prompt_tokens = step.num_prompt_tokens,
                 .prompt_context = step.prompt_context,
                 .decode_tokens = step.num_decode_tokens,
@@ -282,15 +283,17 @@ SequenceEnd Scheduler::TakeTokens(ScheduledRow* scheduled, const ResultRow& row,
   return SequenceEnd::kNone;
 }
 
-// Steps with prompts in them say nothing about decoding.
+// Steps with prompts in them say nothing about decoding, and those that waited in vain nothing about others without drafts.
 void Scheduler::LearnFromStep(const StepResult& result, int64_t step_us) {
   const PlannedStep& step = InFlight(0);
   if (step.num_prompt_tokens > 0 || step.num_decode_tokens == 0 || result.one_off) return;
+  if (step.awaited && step.num_drafted == 0) return;
   DraftedStep seen = {.num_rows = static_cast<int32_t>(step.rows.size()),
                       .num_tokens = step.num_decode_tokens,
                       .step_us = step_us,
                       .draft_us = result.draft_us};
   for (const ResultRow& row : result.rows) seen.num_accepted += row.accept_len;
+  for (const ScheduledRow& row : step.rows) seen.context += row.num_computed;
   if (drafts_->on_device()) seen.num_drafted = step.num_drafted, seen.num_passes = step.max_drafts;
   depths_.ObserveStep(seen);
 }

@@ -211,6 +211,7 @@ class Scheduler {
     int32_t num_decode_tokens = 0;
     int32_t num_drafted = 0;  // rows with drafts
     int32_t max_drafts = 0;   // the most in one row
+    bool awaited = false;     // the tokens of the step before
     std::vector<ScheduledRow> rows;
   };
   PlannedStep& InFlight(int32_t age) {
@@ -225,6 +226,7 @@ class Scheduler {
   const std::unique_ptr<DraftSource> drafts_;  // null: none
   DepthController depths_;
   int64_t committed_us_ = 0;  // the last step
+  bool awaits_tokens_ = false;  // the step that is planned next
 
   // While planning.
   PlannedStep* step_ = nullptr;

@@ -1,5 +1,6 @@
 // Scheduler::Plan, from the budget to the rows.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "sched/scheduler.h"
@@ -21,6 +22,7 @@ void Scheduler::Plan(StepPlan* plan, int64_t now_us) {
   step_->num_prompt_tokens = step_->num_decode_tokens = 0;
   step_->prompt_context = 0;
   step_->num_drafted = step_->max_drafts = 0;
+  step_->awaited = std::exchange(awaits_tokens_, false);
   step_->rows.clear();
   budget_left_ = step_budget_;
   logit_rows_left_ = limits_.max_logit_rows;
@@ -100,11 +102,13 @@ void Scheduler::FindCandidates(bool known) {
 }
 
 bool Scheduler::AwaitsTokens() {
+  awaits_tokens_ = false;
   if (num_in_flight_ == 0 || drafts_ == nullptr || drafts_->on_device() || !depths_.CanPay() || !depths_.Considers()) return false;
   const auto num_decoding = std::count_if(running_.begin(), running_.end(), [](const Sequence* seq) { return seq->device_has_last_token; });
   budget_left_ = step_budget_;
   FindCandidates(/*known=*/false);
-  return depths_.WouldDraft(candidates_, static_cast<int32_t>(num_decoding), DraftRoom());
+  awaits_tokens_ = depths_.WouldDraft(candidates_, static_cast<int32_t>(num_decoding), DraftRoom());
+  return awaits_tokens_;
 }
 
 // At most half of what is left when everyone who runs has a token goes to drafts.

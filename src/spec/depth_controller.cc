@@ -1,6 +1,7 @@
 #include "spec/depth_controller.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/log.h"
@@ -16,6 +17,16 @@ constexpr double kMostAcceptance = 0.98;
 constexpr double kLeastWorth = 0.02;        // tokens that a draft must promise
 constexpr double kNewPrice = 1.0;           // weight of the newest one
 
+// A clock that stands still says that size does not matter.
+double CostOf(const StepCost& step, int32_t num_drafts) { return std::max(1.0, step.Estimate(1 + num_drafts)); }
+
+// Numbers of sequences whose steps are taken to cost the same: each for itself, then ranges an eighth wide.
+size_t RangeOf(int32_t num_rows) {
+  constexpr int32_t kNumExact = 16;
+  if (num_rows <= kNumExact) return static_cast<size_t>(num_rows);
+  return static_cast<size_t>(kNumExact + 1 + std::log(static_cast<double>(num_rows) / kNumExact) / std::log(1.125));
+}
+
 bool AnyAvailable(std::span<const DraftCandidate> candidates) {
   return std::any_of(candidates.begin(), candidates.end(), [](const auto& candidate) { return candidate.available > 0; });
 }
@@ -25,6 +36,13 @@ bool AnyChosen(std::span<const DraftCandidate> candidates) {
 }
 
 }  // namespace
+
+DepthController::Times& DepthController::TimesOf(int32_t num_rows) {
+  const size_t i = RangeOf(std::max(1, num_rows));
+  if (i >= times_.size()) times_.resize(i + 1);
+  if (times_[i] == nullptr) times_[i] = std::make_unique<Times>(together_);
+  return *times_[i];
+}
 
 double DepthController::Acceptance(const DraftRecord& record, int32_t depth) const {
   const double all = by_depth_[static_cast<size_t>(depth)].rate();
@@ -45,7 +63,8 @@ void DepthController::ObserveRow(DraftRecord* record, int32_t num_drafts, int32_
     all.accepted = std::max(all.accepted, 0.01 * all.tried);
   }
   if (num_accepted > 0 && !drafting_) probe_every_ = 1;
-  if (num_accepted == num_drafts && num_drafts == depth_cap_) depth_cap_ = std::min(depth_cap_ + 1, kMaxDrafts);
+  int32_t& depth_cap = TimesOf(num_rows_).depth_cap;
+  if (num_accepted == num_drafts && num_drafts == depth_cap) depth_cap = std::min(depth_cap + 1, kMaxDrafts);
 }
 
 void DepthController::ObserveGuess(DraftRecord* record, bool right) {
@@ -56,17 +75,21 @@ void DepthController::ObserveGuess(DraftRecord* record, bool right) {
 
 void DepthController::ObserveStep(const DraftedStep& step) {
   const auto step_us = static_cast<double>(step.step_us);
-  step_cost_.Observe(step.num_tokens, static_cast<double>(std::max<int64_t>(0, step.step_us - step.draft_us)));
+  const int32_t num_drafts = step.num_tokens - step.num_rows;
+  Times& times = TimesOf(step.num_rows);
+  const auto without_us = static_cast<double>(std::max<int64_t>(0, step.step_us - step.draft_us));
+  const bool compares = times.step.Observe(1 + num_drafts, without_us, step.context);
   if (step.num_passes > 0) {
-    pass_cost_.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes));
+    times.pass.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes), step.context);
   }
   double change = hopeful_ ? kHopeful : kIncome;
-  const int32_t num_drafts = step.num_tokens - step.num_rows;
-  if (num_drafts > 0) {
+  if (num_drafts > 0 && compares) {
     const double tokens = static_cast<double>(step.num_rows + step.num_accepted) / step.num_rows;
-    const double steps = step_us / std::max(1.0, step_cost_.Estimate(step.num_rows));
+    const double steps = step_us / CostOf(times.step, 0);
     change = tokens - steps;
     if (num_drafts <= step.num_rows) price_ += (std::clamp(steps - 1, 0.0, kMostDebt) - price_) * kNewPrice;
+  } else if (num_drafts > 0) {
+    change = -price_;
   }
   purse_ = std::clamp(purse_ + change, -kMostDebt, kMostStake);
 }
@@ -111,7 +134,7 @@ void DepthController::ChooseAdaptively(std::span<DraftCandidate> candidates, int
   steps_without_ = 0;
   probe_every_ = std::min(2 * probe_every_, kProbeLast);
   Log("one is tried", num_rows);
-  Probe(candidates, max_drafts);
+  Probe(candidates, num_rows, max_drafts);
 }
 
 void DepthController::Skip() {
@@ -132,12 +155,13 @@ bool DepthController::WouldDraft(std::span<DraftCandidate> candidates, int32_t n
   return awaited_ = AnyChosen(candidates);
 }
 
-void DepthController::Log(const char* what, int32_t num_rows) const {
+void DepthController::Log(const char* what, int32_t num_rows) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
-  const auto us = [&](int32_t size) { return step_cost_.Estimate(num_rows + size); };
+  const Times& times = TimesOf(num_rows);
+  const auto us = [&](int32_t size) { return times.step.Estimate(1 + size); };
   LOG_DEBUG("drafts: {}: {} sequences, steps of {:.0f} us, {:.0f} with a draft, {:.0f} with 4; {:.0f} us a pass for one, {:.0f} for all; "
             "accepted {:.2f}, {:.2f}; purse {:.2f}",
-            what, num_rows, us(0), us(1), us(4), pass_cost_.Estimate(1), pass_cost_.Estimate(num_rows), by_depth_[0].rate(),
+            what, num_rows, us(0), us(1), us(4), times.pass.Estimate(1), times.pass.Estimate(num_rows), by_depth_[0].rate(),
             by_depth_[1].rate(), purse_);
 }
 
@@ -148,16 +172,14 @@ void DepthController::ChooseAll(std::span<DraftCandidate> candidates, int32_t ma
   }
 }
 
-// A clock that stands still says that size does not matter.
-double DepthController::CostOf(const StepCost& learned, int32_t size) const { return std::max(1.0, learned.Estimate(size)); }
-
 // One depth for all, the best as a whole.
 void DepthController::ChooseTogether(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
-  double best = static_cast<double>(num_rows) / CostOf(step_cost_, num_rows) * (1 + kLeastGain);
+  const Times& times = TimesOf(num_rows);
+  double best = static_cast<double>(num_rows) / CostOf(times.step, 0) * (1 + kLeastGain);
   double tokens = num_rows;
-  int32_t num_tokens = num_rows, best_depth = 0;
+  int32_t num_drafts = 0, best_depth = 0;
   values_.assign(candidates.size(), 1.0);
-  for (int32_t depth = 0; depth < depth_cap_; ++depth) {
+  for (int32_t depth = 0; depth < times.depth_cap; ++depth) {
     int32_t num_drafted = 0;
     for (size_t i = 0; i < candidates.size(); ++i) {
       if (candidates[i].available <= depth) continue;
@@ -165,9 +187,9 @@ void DepthController::ChooseTogether(std::span<DraftCandidate> candidates, int32
       tokens += values_[i];
       ++num_drafted;
     }
-    num_tokens += num_drafted;
-    if (num_drafted == 0 || num_tokens - num_rows > max_drafts) break;
-    const double time = CostOf(step_cost_, num_tokens) + (depth + 1) * pass_cost_.Estimate(num_drafted);
+    num_drafts += num_drafted;
+    if (num_drafted == 0 || num_drafts > max_drafts) break;
+    const double time = CostOf(times.step, num_drafts) + (depth + 1) * times.pass.Estimate(num_drafted);
     if (tokens / time <= best) continue;
     best = tokens / time;
     best_depth = depth + 1;
@@ -178,10 +200,11 @@ void DepthController::ChooseTogether(std::span<DraftCandidate> candidates, int32
 // The best drafts first, whosever they are, as long as the step as a whole gains by them.
 void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
   if (together_) return ChooseTogether(candidates, num_rows, max_drafts);
+  const Times& times = TimesOf(num_rows);
   gains_.clear();
   for (size_t i = 0; i < candidates.size(); ++i) {
     double value = 1;
-    for (int32_t depth = 0; depth < std::min(candidates[i].available, depth_cap_); ++depth) {
+    for (int32_t depth = 0; depth < std::min(candidates[i].available, times.depth_cap); ++depth) {
       value *= Acceptance(*candidates[i].record, depth);
       if (value < kLeastWorth) break;
       gains_.push_back({value, static_cast<int32_t>(i), depth});
@@ -191,7 +214,7 @@ void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t n
     if (a.value != b.value) return a.value > b.value;
     return a.candidate != b.candidate ? a.candidate < b.candidate : a.depth < b.depth;
   });
-  double best = static_cast<double>(num_rows) / CostOf(step_cost_, num_rows) * (1 + kLeastGain);
+  double best = static_cast<double>(num_rows) / CostOf(times.step, 0) * (1 + kLeastGain);
   size_t num_best = 0;
   double tokens = num_rows;
   int32_t num_passes = 0, num_drafted = 0;
@@ -201,7 +224,7 @@ void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t n
     tokens += gain.value;
     num_passes = std::max(num_passes, gain.depth + 1);
     if (gain.depth == 0) ++num_drafted;
-    const double time = CostOf(step_cost_, num_rows + static_cast<int32_t>(n)) + num_passes * pass_cost_.Estimate(num_drafted);
+    const double time = CostOf(times.step, static_cast<int32_t>(n)) + num_passes * times.pass.Estimate(num_drafted);
     if (tokens / time <= best) continue;
     best = tokens / time;
     num_best = n;
@@ -212,8 +235,8 @@ void DepthController::ChooseBest(std::span<DraftCandidate> candidates, int32_t n
   }
 }
 
-void DepthController::Probe(std::span<DraftCandidate> candidates, int32_t max_drafts) {
-  depth_cap_ = 1;
+void DepthController::Probe(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts) {
+  TimesOf(num_rows).depth_cap = 1;
   if (together_) {
     for (DraftCandidate& candidate : candidates) {
       candidate.depth = std::min({candidate.available, max_drafts, 1});

@@ -11,7 +11,8 @@
 // sequence (together: of each), ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right.
 // Where the host knows what it would have drafted, it need not try to know whether that was right (ObserveGuess): what such a
 // guess would have saved is put into the purse, so that text that is a copy is drafted at once, and other text never.
-// All of this is one engine's: a sequence begins with what was learned from those before it.
+// All of this is one engine's: a sequence begins with what was learned from those before it. Times are learned for each number
+// of sequences by itself: 8 with 4 tokens each take another time than 32 with one.
 // Where steps of every size have to be prepared (captured as a graph, which takes as long as many steps do), all sequences of
 // a step are drafted equally deep (`together`): a batch then has as many sizes as there are depths. Otherwise every sequence
 // gets what suits it.
@@ -21,6 +22,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -53,6 +55,7 @@ struct DraftedStep {
   int32_t num_passes = 0;
   int64_t step_us = 0;
   int64_t draft_us = 0;
+  int64_t context = 0;  // cached tokens of all its sequences
 };
 
 class DepthController {
@@ -76,7 +79,7 @@ class DepthController {
   // adaptive false: always as many as are available (benchmarks, tests).
   // draft_cost: what drafting a token reads, of what a step reads.
   explicit DepthController(bool adaptive, bool together = false, double draft_cost = 0)
-      : adaptive_(adaptive), together_(together), step_cost_(together), price_((together ? kRowPriceTogether : kRowPrice) + kDraftPrice * draft_cost) {
+      : adaptive_(adaptive), together_(together), price_((together ? kRowPriceTogether : kRowPrice) + kDraftPrice * draft_cost) {
     by_depth_.fill({kPriorAccepted, kPriorTried});
   }
 
@@ -116,20 +119,26 @@ class DepthController {
     int32_t candidate = 0;
     int32_t depth = 0;
   };
-  bool Knows(int32_t num_rows) const { return step_cost_.count(num_rows) >= kBaselineSteps && steps_with_ < kBaselineEvery; }
-  bool MayDraft(int32_t num_rows) const { return CanPay() && Knows(num_rows); }
+  // What steps of so many sequences take.
+  struct Times {
+    StepCost step;  // without drafting, by 1 + drafts
+    StepCost pass;  // of one pass of drafting, by rows
+    int32_t depth_cap = 1;  // no deeper yet
+    explicit Times(bool together) : step(together) {}
+  };
+  Times& TimesOf(int32_t num_rows);
+  bool Knows(int32_t num_rows) { return TimesOf(num_rows).step.count(1) >= kBaselineSteps && steps_with_ < kBaselineEvery; }
+  bool MayDraft(int32_t num_rows) { return CanPay() && Knows(num_rows); }
   void ChooseAdaptively(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
   void ChooseAll(std::span<DraftCandidate> candidates, int32_t max_drafts) const;
   void ChooseBest(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
   void ChooseTogether(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
-  double CostOf(const StepCost& learned, int32_t size) const;
-  void Probe(std::span<DraftCandidate> candidates, int32_t max_drafts);
-  void Log(const char* what, int32_t num_rows) const;
+  void Probe(std::span<DraftCandidate> candidates, int32_t num_rows, int32_t max_drafts);
+  void Log(const char* what, int32_t num_rows);
 
   const bool adaptive_, together_;
   std::array<Tries, kMaxDrafts> by_depth_;
-  StepCost step_cost_;  // without drafting, by tokens
-  StepCost pass_cost_;  // of one pass of drafting, by rows
+  std::vector<std::unique_ptr<Times>> times_;  // by number of sequences, in ranges
   std::vector<Gain> gains_;
   std::vector<double> values_;  // by candidate
   int64_t steps_without_ = 0;  // since there were drafts
@@ -140,7 +149,6 @@ class DepthController {
   bool hopeful_ = true;         // drafts would pay, as far as is known
   bool guesses_ = false;        // the last that is known of acceptance is a guess
   float fade_ = 1;              // what records lose for the steps that were skipped
-  int32_t depth_cap_ = 1;       // no deeper yet
   bool drafting_ = false;       // in the last step that was chosen, because it pays
   uint64_t num_probes_ = 0;
   int32_t num_rows_ = 1;        // of the step that was chosen for last

@@ -342,6 +342,19 @@ TEST(StepCost, GoesOnBeyondWhatItKnows) {
   EXPECT_EQ(cost.Estimate(512), 400) << "no faster than what is smaller";
 }
 
+// A short context after a long one: the same sizes, all of them faster by what the first that is known tells.
+TEST(StepCost, OtherContextsAreAnotherLevel) {
+  StepCost cost;
+  for (int i = 0; i < 3; ++i) cost.Observe(1, 100, 10 + i), cost.Observe(2, 150, 10 + i);
+  for (int i = 0; i < 300; ++i) cost.Observe(1, 100 + i, 13 + i);
+  EXPECT_NEAR(cost.Estimate(2), 1.5 * cost.Estimate(1), 5);
+  EXPECT_NEAR(cost.Estimate(1), 400, 15);
+  EXPECT_FALSE(cost.Observe(3, 200, 1)) << "of contexts that nothing is known of yet";
+  EXPECT_TRUE(cost.Observe(2, 150, 2000));
+  EXPECT_NEAR(cost.Estimate(1), 100, 3);
+  EXPECT_NEAR(cost.Estimate(2), 150, 3);
+}
+
 TEST(StepCost, LearnsAndForgets) {
   StepCost cost;
   EXPECT_EQ(cost.Estimate(5), 0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 namespace cachalot {
 namespace {
@@ -10,6 +11,7 @@ constexpr double kLeastWeight = 0.1;  // of a new measurement
 constexpr double kLevelWeight = 0.2;  // for the level, where the size is that of the step before,
 constexpr double kOtherWeight = 0.05;  // and where it is not
 constexpr double kOutlier = 3.0;      // something else had the machine
+constexpr int64_t kStepsNearby = 8;   // by which contexts may have grown unseen
 
 }  // namespace
 
@@ -20,23 +22,36 @@ size_t StepCost::IndexOf(int32_t num_tokens) {
   return static_cast<size_t>(std::min(kNumBuckets - 1, kNumExact + static_cast<int32_t>(above)));
 }
 
-void StepCost::Observe(int32_t num_tokens, double us) {
+bool StepCost::Observe(int32_t num_tokens, double us, int64_t context) {
   ++now_;
   const size_t i = IndexOf(num_tokens);
   Bucket& bucket = buckets_[i];
   if (!Knows(i)) bucket = {};
-  if (bucket.count >= 3) {
+  const bool first = newest_ == kNumBuckets;
+  const bool elsewhere = !first && std::abs(context - context_) > context_ / 4 + kStepsNearby * num_tokens;
+  context_ = context;
+  if (elsewhere) {
+    if (bucket.count == 0) return false;
+    num_at_level_ = 0;
+  } else if (bucket.count >= 3) {
     us = std::min(us, kOutlier * bucket.us * level_);
-    const double part = std::clamp(us / std::max(1.0, bucket.us * level_), 0.5, 1.5);
-    level_ = std::clamp(level_ * (1 + (part - 1) * (i == newest_ ? kLevelWeight : kOtherWeight)), 1e-3, 1e3);
   }
+  if (elsewhere || bucket.count >= 3) FollowLevel(i, us / std::max(1.0, bucket.us * level_), elsewhere);
   ++bucket.count;
   const double weight = std::max(kLeastWeight, 1.0 / bucket.count);
   // Of the same size again there is nothing to learn but the level.
-  if (bucket.count <= 3 || i != newest_) bucket.us += (us / level_ - bucket.us) * weight;
+  if (!elsewhere && (bucket.count <= 3 || i != newest_)) bucket.us += (us / level_ - bucket.us) * weight;
   newest_ = i;
   bucket.tokens += (num_tokens - bucket.tokens) * weight;
   bucket.last = now_;
+  return true;
+}
+
+// Steps take `part` of what they were thought to.
+void StepCost::FollowLevel(size_t i, double part, bool elsewhere) {
+  part = elsewhere ? std::clamp(part, 0.1, 10.0) : std::clamp(part, 0.5, 1.5);
+  const double weight = elsewhere || i == newest_ ? std::max(kLevelWeight, 1.0 / ++num_at_level_) : kOtherWeight;
+  level_ = std::clamp(level_ * (1 + (part - 1) * weight), 1e-3, 1e3);
 }
 
 double StepCost::Estimate(int32_t num_tokens) const { return level_ * AtLevel(num_tokens); }

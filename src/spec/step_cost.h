@@ -1,9 +1,10 @@
 // StepCost: how long a step with so many tokens takes, learned from steps that were measured. Exact up to 16 tokens, in
-// ranges a quarter wide above. All sizes get slower together as contexts grow, and faster when a short one begins: that is
-// one level for all, which follows steps of a size that was just measured, so that sizes can be compared though they were
-// measured at different times. Invariant: what was never measured costs no more than the nearest smaller size that was, so
-// that it is tried (or, where a size that is tried has to be prepared for long, as much more as from a smaller one to that);
-// what was not measured for long is forgotten.
+// ranges a quarter wide above. All sizes get slower together as contexts grow, and faster when short ones begin: that is one
+// level for all, which follows steps of a size that was just measured, so that sizes can be compared though they were measured
+// at different times. Where contexts are others than in the step before, the level is taken from the first step of a size
+// that is known. Invariant: what was never measured costs no more than the nearest smaller size that was, so that it is tried
+// (or, where a size that is tried has to be prepared for long, as much more as from a smaller one to that); what was not
+// measured for long is forgotten.
 #pragma once
 
 #include <array>
@@ -19,7 +20,9 @@ class StepCost {
   static constexpr int64_t kForgetAfter = 2048;
 
   explicit StepCost(bool goes_on = false) : goes_on_(goes_on) {}
-  void Observe(int32_t num_tokens, double us);
+  // context: cached tokens of all its sequences. False: nothing can be learned of a size that was never measured, in contexts
+  // that are others than before.
+  bool Observe(int32_t num_tokens, double us, int64_t context = 0);
   // 0: nothing is known at all.
   double Estimate(int32_t num_tokens) const;
   // How often this size was measured, of late.
@@ -34,6 +37,7 @@ class StepCost {
   };
   double AtLevel(int32_t num_tokens) const;
   static size_t IndexOf(int32_t num_tokens);
+  void FollowLevel(size_t i, double part, bool elsewhere);
   bool Knows(size_t i) const { return buckets_[i].count > 0 && now_ - buckets_[i].last < kForgetAfter; }
 
   double Beyond(size_t i, double num_tokens) const;
@@ -42,6 +46,8 @@ class StepCost {
   std::array<Bucket, kNumBuckets> buckets_;
   int64_t now_ = 0;  // observations so far
   double level_ = 1;
+  int32_t num_at_level_ = 0;     // observations since contexts were others
+  int64_t context_ = 0;          // of the last
   size_t newest_ = kNumBuckets;  // the bucket that was measured last
 };
 
