@@ -14,6 +14,9 @@ namespace {
 // microseconds; a sleep costs about 50 us to wake from. Longer spinning would steal time from other processes.
 constexpr auto kSpin = std::chrono::microseconds(100);
 
+// running_ while a loop takes workers in; the rest of it counts those inside.
+constexpr uint32_t kOpen = uint32_t{1} << 31;
+
 inline void Pause() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -57,13 +60,19 @@ void ThreadPool::Drain(int thread_idx) {
   }
 }
 
+// A worker that comes late finds its loop closed, or another one open, which it then helps with: on a busy machine a
+// loop waits for workers that have begun something, never for one that has no processor yet.
 void ThreadPool::Work(int thread_idx) {
   uint32_t seen = 0;
   for (;;) {
     seen = WaitForChange(epoch_, seen);
     if (stop_.load(std::memory_order_acquire)) return;
+    uint32_t state = running_.load(std::memory_order_relaxed);
+    while ((state & kOpen) != 0 && !running_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel)) {
+    }
+    if ((state & kOpen) == 0) continue;
     Drain(thread_idx);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
+    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();  // closed, and the last
   }
 }
 
@@ -72,11 +81,12 @@ void ThreadPool::Run(int64_t count, Task task, void* context) {
   context_ = context;
   count_ = count;
   next_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
+  running_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   Drain(0);
-  for (uint32_t left = running_.load(std::memory_order_acquire); left != 0;) left = WaitForChange(running_, left);
+  uint32_t left = running_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  while (left != 0) left = WaitForChange(running_, left);
 }
 
 }  // namespace cachalot
