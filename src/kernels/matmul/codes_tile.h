@@ -8,6 +8,7 @@
 //   kExpandedBytes         of a part in the form that many rows share; 0: Add is as fast
 //   Expand(block, p, out)  makes it, once for all tiles
 //   AddExpanded(part, ...) the same sums from it, to the bit
+//   kRowStreams            perhaps: how one row reads panels (RowStreams)
 #pragma once
 
 #include <immintrin.h>
@@ -41,6 +42,23 @@ struct WeightsAhead {
     for (int64_t i = 0; i < lines_a_part && at < end; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T1);
   }
 };
+
+// One row of x: so many panels side by side, as streams of their own, each asking for what lies `ahead` behind its
+// part (0: for nothing). Where a part is little work the processor's own fetching is best, and better with four
+// streams than with one that is asked for; where it is more, less so (2026-11-30-cpu-instruction-sets.md).
+struct RowStreams {
+  int panels;
+  int64_t ahead;
+};
+
+template <typename Format>
+constexpr RowStreams RowStreamsOf() {
+  if constexpr (requires { Format::kRowStreams; }) {
+    return Format::kRowStreams;
+  } else {
+    return {1, kStreamAhead};
+  }
+}
 
 template <typename Format, int kRows>
 [[gnu::always_inline]] inline void AddPanel(const std::byte* panel, int64_t num_parts,
@@ -122,6 +140,47 @@ void RunTiles(const PanelTask& task, const std::byte* panels, int64_t panel_byte
   });
 }
 
+// The only row of x against kPanels panels at once; to the bit what Tile makes of each.
+template <typename Format, int kPanels, int64_t kAhead>
+[[gnu::noinline]] void RowTile(const PanelTask& task, const std::byte* panels, int64_t column) {
+  constexpr int64_t kPartBytes = Format::kBytes / Format::kParts;
+  const int64_t num_parts = task.k / 32;
+  const typename Format::X* x[1] = {XRow<typename Format::X>(task, 0)};
+  Sums<typename Format::V, 1> sum[kPanels];
+#pragma GCC unroll 4
+  for (int i = 0; i < kPanels; ++i) sum[i][0] = Format::V::Zero();
+  const std::byte* blocks = panels;
+  for (int64_t b = 0; b < num_parts; blocks += Format::kBytes) {
+    for (int p = 0; p < Format::kParts; ++p, ++b) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kPanels; ++i) {
+        const std::byte* block = blocks + i * task.panel_bytes;
+        if constexpr (kAhead > 0) {
+#pragma GCC unroll 16
+          for (int64_t at = 0; at < kPartBytes; at += 64) {
+            _mm_prefetch(block + p * kPartBytes + kAhead + at, _MM_HINT_T1);
+          }
+        }
+        Format::template Add<1>(block, p, x, b, sum[i]);
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kPanels; ++i) Format::V::StoreRow(task, 0, column + i * kPanelRows, sum[i][0]);
+}
+
+// One row of x against the panels from `first` on, as many as can be side by side; returns the next one.
+template <typename Format, int kPanels, int64_t kAhead>
+int64_t RunRow(const PanelTask& task, int64_t first) {
+  if constexpr (kPanels > 1) {
+    for (; first + kPanels <= task.num_panels; first += kPanels) {
+      RowTile<Format, kPanels, kAhead>(task, task.panels + first * task.panel_bytes, first * kPanelRows);
+    }
+    return RunRow<Format, kPanels - 1, kAhead>(task, first);
+  }
+  return first;
+}
+
 template <typename Format>
 void ExpandPanel(const std::byte* panel, int64_t num_parts, std::byte* out) {
   for (int64_t b = 0; b < num_parts; panel += Format::kBytes) {
@@ -139,7 +198,9 @@ void RunCodes(const PanelTask& task) {
   const int64_t cached_bytes = expand ? expanded_bytes : task.panel_bytes;
   const int64_t panels_at_once =
       cached_bytes >= kCodePanelCacheBytes ? 1 : kCodePanelCacheBytes / cached_bytes;
-  for (int64_t first = 0; first < task.num_panels; first += panels_at_once) {
+  constexpr RowStreams kStreams = RowStreamsOf<Format>();
+  const int64_t begin = task.m == 1 ? RunRow<Format, kStreams.panels, kStreams.ahead>(task, 0) : 0;
+  for (int64_t first = begin; first < task.num_panels; first += panels_at_once) {
     const int64_t count = Smaller(panels_at_once, task.num_panels - first);
     const std::byte* panels = task.panels + first * task.panel_bytes;
     const std::byte* next = panels + count * task.panel_bytes;

@@ -120,16 +120,21 @@ QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const Panel
 // --- How a call is cut. ---
 
 // Panels that a task takes: worth a parallel loop's cost (about 64 KB to stream, or as long in arithmetic),
-// and few enough for the threads to end together.
+// and few enough for the threads to end together. One row reads panels side by side, four or fewer at a time.
 int64_t PanelsPerTask(int64_t num_panels, int64_t panel_bytes, int64_t k, int64_t num_groups,
                       int64_t num_rows, int num_threads) {
   constexpr int64_t kMinBytes = 64 << 10;
   constexpr int64_t kMinProducts = 400'000;
+  constexpr int64_t kLargeTaskBytes = 512 << 10;
+  constexpr int64_t kSideBySide = 4;
   const int64_t bytes = panel_bytes * num_groups, products = kPanelRows * k * num_rows;
   const int64_t worth =
       std::max({int64_t{1}, num_panels * bytes / kMinBytes, num_panels * products / kMinProducts});
-  const int64_t tasks = std::min({num_panels, worth, int64_t{16} * num_threads});
-  return (num_panels + tasks - 1) / tasks;
+  const int64_t enough = std::max(int64_t{16} * num_threads, num_panels * bytes / kLargeTaskBytes);
+  const int64_t tasks = std::min({num_panels, worth, enough});
+  const int64_t per_task = (num_panels + tasks - 1) / tasks;
+  const int64_t whole = (per_task + kSideBySide - 1) / kSideBySide * kSideBySide;
+  return num_rows == num_groups && num_panels >= whole * 8 * num_threads ? whole : per_task;
 }
 
 void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel& kernel) {
