@@ -89,11 +89,11 @@ def tests_of(program: Path, chosen: str) -> list:
 
 
 def one_by_one(command: list, names: list, processes: int, log: Path, limit: float) -> tuple[dict, str]:
-    """Runs tests of matmuls each in a process of its own, so that a slow one keeps no other waiting, the others six to a process,
+    """Runs tests of matmuls and of sampling each in a process of its own, so that a slow one keeps no other waiting, the others six to a process,
     since the tool has to prepare each kernel in each process; what has not ended after `limit` seconds is counted as not run,
     and an exit of 1."""
     begun = time.monotonic()
-    long = [name for name in names if "Matmul" in name or "Fusion" in name]
+    long = [name for name in names if re.search("Matmul|Fusion|Sample", name)]
     rest = [name for name in names if name not in long]
     waiting = [[name] for name in long] + [rest[i:i + 6] for i in range(0, len(rest), 6)]
     running, result, everything = {}, {"exit": 0, "not_run": 0}, ""

@@ -27,8 +27,8 @@ struct ExecContext {
   ThreadPool* pool = nullptr;
   Workspace* workspace = nullptr;
   ExecCounters* counters = nullptr;
-  // One fixed form of every computation, whatever the batch, chunking or caching. (The CPU ops are batch-invariant by
-  // construction; this also fixes choices made by cost, such as absorbed against expanded MLA.)
+  // One fixed form of every computation, whatever the batch, chunking or caching: also where several would do and cost
+  // decides otherwise (absorbed or expanded MLA, F16 prompts in int16).
   bool deterministic = false;
   CudaStep* cuda = nullptr;  // with kCuda: where its ops run; `workspace` is then device memory
 };

@@ -81,6 +81,7 @@ Status KvStore::AddDevicePool(int64_t bytes, size_t table_entries, std::byte** p
   const auto table_bytes = static_cast<int64_t>(table_entries * sizeof(int32_t));
   ASSIGN_OR_RETURN(CudaBuffer tables, CudaBuffer::Allocate(cuda_, table_bytes));
   RETURN_IF_ERROR(FromCuda(cuda_->fill(tables.data(), 0, table_bytes, nullptr)));
+  RETURN_IF_ERROR(FromCuda(cuda_->stream_synchronize(nullptr)));  // other streams, which may write tables next, do not wait for this one
   pools_.emplace_back();
   tables_.emplace_back();
   device_pools_.push_back(std::move(buffer));

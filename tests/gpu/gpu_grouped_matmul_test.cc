@@ -209,26 +209,29 @@ void CheckExperts(const Experts& experts, const Routing& routing, bool gather, i
   EXPECT_TRUE(gpu_x.Intact() && y.Intact() && scratch.Intact());
 }
 
-TEST_F(GpuMoeMatmul, AgainstTheReference) {
+// A test for each type: a tool that prepares every kernel may take them side by side.
+class GpuMoeMatmulTypes : public GpuTest, public testing::WithParamInterface<DType> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuMoeMatmulTypes, testing::ValuesIn(kCudaMatmulTypes),
+                         [](const auto& type) { return std::string(DTypeName(type.param)); });
+
+TEST_P(GpuMoeMatmulTypes, AgainstTheReference) {
   const std::pair<int64_t, int64_t> shapes[] = {{96, 64}, {130, 1408}, {300, 128}, {15, 2048}};
-  for (DType dtype : kCudaMatmulTypes) {
-    for (const auto& [n, k] : shapes) {
-      const Experts experts(dtype, n, k);
-      int at = 0;
-      for (const bool gather : {true, false}) {
-        for (const Spread spread : {Spread::kRandom, Spread::kOneExpert, Spread::kSomeLeftOut}) {
-          const int64_t gap = ++at % 3 == 0 ? 1 : 0;
-          CheckExperts(experts, MakeRouting(1, 1, 5, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(4, 2, 1, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(600, 6, 1, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(3, 1, 11, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(64, 6, 7, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(256, 8, 3, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(64, 6, 16, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(8, 2, 65, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(5, 1, 200, spread), gather, gap);
-          CheckExperts(experts, MakeRouting(64, 6, 200, spread), gather, gap);
-        }
+  for (const auto& [n, k] : shapes) {
+    const Experts experts(GetParam(), n, k);
+    int at = 0;
+    for (const bool gather : {true, false}) {
+      for (const Spread spread : {Spread::kRandom, Spread::kOneExpert, Spread::kSomeLeftOut}) {
+        const int64_t gap = ++at % 3 == 0 ? 1 : 0;
+        CheckExperts(experts, MakeRouting(1, 1, 5, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(4, 2, 1, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(600, 6, 1, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(3, 1, 11, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(64, 6, 7, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(256, 8, 3, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(64, 6, 16, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(8, 2, 65, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(5, 1, 200, spread), gather, gap);
+        CheckExperts(experts, MakeRouting(64, 6, 200, spread), gather, gap);
       }
     }
   }

@@ -149,5 +149,5 @@ struct CudaBackend {
 
 }  // namespace cachalot
 
-// The one symbol of the library. Null when it cannot serve this version.
+// What the engine asks the library for. Null when it cannot serve this version.
 extern "C" const cachalot::CudaBackend* cachalot_cuda_backend(int version);

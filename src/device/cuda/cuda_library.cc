@@ -1,10 +1,13 @@
 #include "device/cuda/cuda_library.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace cachalot {
 namespace {
@@ -33,6 +36,27 @@ std::string OwnFolder() {
   return file.substr(0, file.rfind('/') + 1);
 }
 
+// A library that ends before its parts do: the loader maps it all the same, and whoever touches what is not there is killed.
+Status CheckWhole(const std::string& path) {
+  ASSIGN_OR_RETURN(const auto file, File::Open(path));
+  Elf64_Ehdr header;
+  RETURN_IF_ERROR(file->ReadAt(0, std::as_writable_bytes(std::span(&header, 1))));
+  const bool elf = std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0 && header.e_ident[EI_CLASS] == ELFCLASS64;
+  if (!elf || header.e_phentsize != sizeof(Elf64_Phdr)) return Status::Ok();  // no library: the loader says so
+  const auto size = static_cast<uint64_t>(file->size());
+  const auto ends_inside = [&](uint64_t begin, uint64_t bytes) { return begin <= size && bytes <= size - begin; };
+  bool whole = ends_inside(header.e_shoff, uint64_t{header.e_shnum} * header.e_shentsize) &&
+               ends_inside(header.e_phoff, uint64_t{header.e_phnum} * sizeof(Elf64_Phdr));
+  for (uint64_t i = 0; whole && i < header.e_phnum; ++i) {
+    Elf64_Phdr part;
+    const auto at = static_cast<int64_t>(header.e_phoff + i * sizeof(part));
+    RETURN_IF_ERROR(file->ReadAt(at, std::as_writable_bytes(std::span(&part, 1))));
+    whole = ends_inside(part.p_offset, part.p_filesz);
+  }
+  if (!whole) return Corrupt("{}: cut off: it has {} bytes, its parts end behind them", path, size);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status FromCuda(CudaStatus status) {
@@ -42,9 +66,10 @@ Status FromCuda(CudaStatus status) {
 
 Result<const CudaBackend*> LoadCudaBackend(const std::string& path) {
   void* library = nullptr;
-  if (path.empty()) {
-    const std::string beside = OwnFolder() + kLibraryName;
-    if (beside.find('/') != std::string::npos) library = dlopen(beside.c_str(), RTLD_NOW | RTLD_LOCAL);
+  const std::string file = path.empty() ? OwnFolder() + kLibraryName : path;
+  if (file.find('/') != std::string::npos) {
+    if (FileExists(file)) RETURN_IF_ERROR(CheckWhole(file));
+    library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   if (library == nullptr) {
     library = dlopen(path.empty() ? kLibraryName : path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "base/file.h"
+
 namespace cachalot {
 namespace {
 
@@ -36,6 +38,22 @@ TEST(CheckCudaCard, RefusesOthersWithCardValueAndLimit) {
   EXPECT_EQ(refusal(Card("T4", 75, 65536)), "T4 (compute capability 7.5): the oldest that works is 8.0");
   EXPECT_EQ(refusal(Card("RTX 4090", 89, 101376)),
             "RTX 4090 (compute capability 8.9): 101376 bytes of shared memory a block, kernels take up to 166912");
+}
+
+// Any shared library will do: a cut one must be refused before the loader maps it.
+TEST(LoadCudaBackend, RefusesAFileThatIsCutOff) {
+  const auto own = File::Open("/proc/self/exe");
+  ASSERT_TRUE(own.ok());
+  std::vector<std::byte> bytes(static_cast<size_t>((*own)->size()));
+  ASSERT_TRUE((*own)->ReadAt(0, bytes).ok());
+  const std::string path = testing::TempDir() + "cut_off.so";
+  for (const size_t kept : {bytes.size() - 1, bytes.size() / 2, size_t{4096}, size_t{70}, size_t{10}, size_t{0}}) {
+    ASSERT_TRUE(WriteFileAtomically(path, {reinterpret_cast<const char*>(bytes.data()), kept}).ok());
+    const auto backend = LoadCudaBackend(path);
+    ASSERT_FALSE(backend.ok());
+    EXPECT_EQ(backend.status().code(), StatusCode::kCorrupt) << kept << ": " << backend.status().ToString();
+  }
+  EXPECT_EQ(LoadCudaBackend("/dev/null/none.so").status().code(), StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -44,11 +44,6 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= 227 * 1024 && kRows == kTokens && 2 * kRests == kRows);
 
-template <int kId, int kCount>
-__device__ __forceinline__ void Barrier() {
-  asm volatile("bar.sync %0, %1;\n" ::"n"(kId), "n"(kCount) : "memory");
-}
-
 // Warp w of the copying warpgroup brings tokens 16 w .. 16 w + 15 of the stage, which lie in one block of the cache; zeros
 // outside [low, high).
 template <typename T>
@@ -114,28 +109,21 @@ __device__ __forceinline__ void StoreQueryTile(const AttentionParams& p, const T
   }
 }
 
-// Adds what warps 2 and 3 of the warpgroup hold (rows kRests ..) to what warps 0 and 1 hold, through `hand` [16 * 64].
-__device__ __forceinline__ void AddRests(float (&o)[kSums], float* hand, int group) {
+// Adds what warps 2 and 3 of each warpgroup hold (rows kRests ..) to what warps 0 and 1 hold, through its `hand` [16 * 64].
+__device__ __forceinline__ void AddRests(float (&o)[kSums], float* hand) {
   const int thread = static_cast<int>(threadIdx.x) % kGroup;
-  const auto meet = [&] {
-    if (group == 0) {
-      Barrier<3, kGroup>();
-    } else {
-      Barrier<4, kGroup>();
-    }
-  };
 #pragma unroll
   for (int begin = 0; begin < kSums; begin += 16) {
     if (thread >= kGroup / 2) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) hand[i * 64 + thread - kGroup / 2] = o[begin + i];
     }
-    meet();
+    __syncthreads();
     if (thread < kGroup / 2) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) o[begin + i] += hand[i * 64 + thread];
     }
-    meet();
+    __syncthreads();
   }
 }
 
@@ -218,6 +206,10 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
         } else if (more) {
           copy(next, next_span, next.begin, stage ^ 1);
         }
+        if (precise) {  // the first warpgroup hands over rests: all meet, since checkers of races follow no barrier of some
+          __syncthreads();
+          __syncthreads();
+        }
       } else {
         float score[kTokens / 2];
         WgmmaBegin();
@@ -233,12 +225,12 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
 #pragma unroll
             for (int i = 0; i < kTokens / 2; ++i) hand[i * 64 + tid - 64] = score[i];
           }
-          Barrier<1, kGroup>();
+          __syncthreads();
           if (warp < 2) {
 #pragma unroll
             for (int i = 0; i < kTokens / 2; ++i) score[i] = AddScoreRest(score[i], hand[i * 64 + tid]);
-            Barrier<2, kGroup / 2>();  // the weights may lie where the rests of the scores did
           }
+          __syncthreads();  // the weights may lie where the rests of the scores did
         }
         if (scores_whole) {
           float largest[2] = {m[0], m[1]};
@@ -316,7 +308,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaKernel(AttentionParams p, cons
         }
       }
       __syncthreads();  // nobody reads the weights; the rows' numbers are there
-      if (precise) AddRests(o, hand + group * 16 * 64, group);
+      if (precise) AddRests(o, hand + group * 16 * 64);
       if constexpr (kFold) {
         if (warp < 2) {
           const float a[2] = {shared.fold_a[row0], shared.fold_a[row0 + 8]};
