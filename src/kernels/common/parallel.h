@@ -8,8 +8,8 @@
 
 namespace cachalot {
 
-// A parallel loop costs a few microseconds, so a range must be worth about this much.
-inline constexpr int64_t kMinRangeNs = 8000;
+// A parallel loop costs about a microsecond while its workers spin, so a range must be worth about this much.
+inline constexpr int64_t kMinRangeNs = 2500;
 
 // Calls fn(begin, end, thread_idx) for ranges that cover [0, count); inline when the work is too small to
 // share. item_ns: a rough guess of one item's time on one thread.

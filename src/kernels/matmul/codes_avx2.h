@@ -89,7 +89,9 @@ using F32 = Avx2Lanes::F32;
 template <int kRows>
 using Dots = __m256i[kRows][2];
 
-// Sums of all quads in 32-bit lanes; code(s, half) gives quad s of 8 rows as signed bytes.
+// Sums of all quads in 32-bit lanes; code(s, half) gives quad s of 8 rows as signed bytes, of which two at a time
+// become words. For few rows words 256 times too large, which is one instruction less for each two, against one more
+// a sum (below 2^27 then): a row by itself takes 10.9 ns for a block instead of 12.7 (Zen 3), six 7.8 instead of 7.7.
 template <int kRows, typename Code>
 [[gnu::always_inline]] inline void DotSigned(Code&& code, const XBlock16* const* x, int64_t b,
                                              Dots<kRows>& sum) {
@@ -103,14 +105,28 @@ template <int kRows, typename Code>
       Pin(sum[i][1]);
     }
   };
+  constexpr bool kTimes256 = kRows <= 2;
+  const auto low = [](__m256i w) __attribute__((always_inline)) {
+    const __m256i top = _mm256_slli_epi16(w, 8);
+    return kTimes256 ? top : _mm256_srai_epi16(top, 8);
+  };
+  const auto high = [](__m256i w) __attribute__((always_inline)) {
+    return kTimes256 ? _mm256_and_si256(w, _mm256_set1_epi16(static_cast<int16_t>(0xff00))) : _mm256_srai_epi16(w, 8);
+  };
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
   for (int s = 0; s < 8; ++s) {
     const __m256i w0 = code(s, 0), w1 = code(s, 1);
-    add(_mm256_srai_epi16(_mm256_slli_epi16(w0, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(w1, 8), 8),
-        s * 4);
-    add(_mm256_srai_epi16(w0, 8), _mm256_srai_epi16(w1, 8), s * 4 + 2);
+    add(low(w0), low(w1), s * 4);
+    add(high(w0), high(w1), s * 4 + 2);
+  }
+  if constexpr (kTimes256) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      sum[i][0] = _mm256_srai_epi32(sum[i][0], 8);
+      sum[i][1] = _mm256_srai_epi32(sum[i][1], 8);
+    }
   }
 }
 

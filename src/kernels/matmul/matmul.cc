@@ -183,8 +183,8 @@ void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel
       task.scratch = scratch + thread_idx * kThreadScratchBytes;
       kernel.run(task);
     }
-    CountWeightBytes(ctx, panels * panel_bytes * num_groups);
   });
+  CountWeightBytes(ctx, num_panels * panel_bytes * num_groups);
 }
 
 void Run(const ExecContext& ctx, const MatmulCall& call) {
