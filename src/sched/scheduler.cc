@@ -286,7 +286,8 @@ SequenceEnd Scheduler::TakeTokens(ScheduledRow* scheduled, const ResultRow& row,
 // Steps with prompts in them say nothing about decoding, and those that waited in vain nothing about others without drafts.
 void Scheduler::LearnFromStep(const StepResult& result, int64_t step_us) {
   const PlannedStep& step = InFlight(0);
-  if (step.num_prompt_tokens > 0 || step.num_decode_tokens == 0 || result.one_off) return;
+  if (step.num_prompt_tokens > 0) return depths_.ObservePrompts(step_us);
+  if (step.num_decode_tokens == 0 || result.one_off) return;
   if (step.awaited && step.num_drafted == 0) return;
   DraftedStep seen = {.num_rows = static_cast<int32_t>(step.rows.size()),
                       .num_tokens = step.num_decode_tokens,

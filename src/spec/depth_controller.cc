@@ -82,7 +82,8 @@ void DepthController::ObserveStep(const DraftedStep& step) {
   if (step.num_passes > 0) {
     times.pass.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes), step.context);
   }
-  double change = hopeful_ ? kHopeful : kIncome;
+  const double income = hopeful_ ? kHopeful : kIncome;
+  double change = income;
   if (num_drafts > 0 && compares) {
     const double tokens = static_cast<double>(step.num_rows + step.num_accepted) / step.num_rows;
     const double steps = step_us / CostOf(times.step, 0);
@@ -91,6 +92,7 @@ void DepthController::ObserveStep(const DraftedStep& step) {
   } else if (num_drafts > 0) {
     change = -price_;
   }
+  change += income * std::exchange(prompts_us_, 0.0) / CostOf(times.step, 0);
   purse_ = std::clamp(purse_ + change, -kMostDebt, kMostStake);
 }
 

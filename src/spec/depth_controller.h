@@ -3,10 +3,10 @@
 // its size took. Both are measured all the time: acceptance by depth over all sequences, and how each sequence fares
 // against that; times by size.
 // Invariants: drafts are made only where they promise at least kLeastGain more, and from a purse: what a step with drafts took
-// beyond the worth of its tokens is paid from it, what it saved is put in, and so is a share of each step without drafts
-// (kHopeful, or kIncome when drafts have been seen not to pay). It is empty at first, and nobody begins to draft before it
+// beyond the worth of its tokens is paid from it, what it saved is put in, and so is a share of each step without drafts, and of
+// the time that prompts took (kHopeful, or kIncome when drafts have been seen not to pay). It is empty at first, and nobody begins to draft before it
 // holds the price of a try. So whatever is believed of acceptance and times, and however short the answer, drafting has
-// never lost more than kHopeful of the time, and what a try took more than its price. Deeper than one
+// never lost more than kHopeful of the time, prompts included, and what a try took more than its price. Deeper than one
 // token only goes what was right at the depth before. What looks as if it did not pay is tried again, with one token of one
 // sequence (together: of each), ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right.
 // Where the host knows what it would have drafted, it need not try to know whether that was right (ObserveGuess): what such a
@@ -102,6 +102,8 @@ class DepthController {
   // A token came of which it is known whether its draft would have been right; there was none.
   void ObserveGuess(DraftRecord* record, bool right);
   void ObserveStep(const DraftedStep& step);
+  // A step with prompts in it.
+  void ObservePrompts(int64_t us) { prompts_us_ += static_cast<double>(us); }
 
   // The probability that a draft at `depth` (from 0) is accepted, given that those before it are.
   double Acceptance(const DraftRecord& record, int32_t depth) const;
@@ -145,6 +147,7 @@ class DepthController {
   int64_t steps_with_ = 0;     // since there were none
   int64_t probe_every_ = kProbeFirst;
   double purse_ = 0;
+  double prompts_us_ = 0;       // since the last step that was observed
   double price_;                // of a step with one draft of each, more than one without
   bool hopeful_ = true;         // drafts would pay, as far as is known
   bool guesses_ = false;        // the last that is known of acceptance is a guess

@@ -239,6 +239,33 @@ TEST(DepthController, GuessesSaveTries) {
   }
 }
 
+// What a prompt took is time, too, of which drafting may lose its share: behind a long one nobody waits long for the first.
+TEST(DepthController, ALongPromptPaysForTheFirstTry) {
+  for (const int64_t prompt_steps : {0, 10, 40, 100}) {
+    for (const bool right : {true, false}) {
+      DepthController controller(true);
+      DraftRecord record;
+      DraftCandidate candidate{.record = &record, .available = 4};
+      controller.ObservePrompts(10'000 * prompt_steps);
+      int first = -1;
+      int64_t us = 10'000 * prompt_steps, tokens = 0;
+      int step = 0;
+      for (; step < 120; ++step) {
+        Choose(&controller, {&candidate, 1}, 1, 100);
+        const int32_t depth = candidate.depth;
+        if (depth > 0 && first < 0) first = step;
+        if (depth > 0) controller.ObserveRow(&record, depth, right ? depth : 0);
+        const DraftedStep seen = {.num_rows = 1, .num_tokens = 1 + depth, .num_accepted = right ? depth : 0, .step_us = 10'000 * (1 + depth)};
+        controller.ObserveStep(seen);
+        us += seen.step_us, tokens += 1 + seen.num_accepted;
+        if (!right) EXPECT_LT(us, 1.02 * 10'000 * (tokens + prompt_steps)) << "at step " << step;
+      }
+      if (prompt_steps == 100) EXPECT_LT(first, 5);
+      else EXPECT_GT(first, 50 - prompt_steps);
+    }
+  }
+}
+
 // A device a step ahead stands still while the host waits for the tokens that a draft would continue.
 TEST(DepthController, WaitingInVainIsPaid) {
   DepthController controller(true, /*together=*/true);
