@@ -19,7 +19,7 @@ help:
 	@echo 'make peers   build llama.cpp from its PyPI sdist, to compare with: build/peers/bin'
 	@echo 'make bench   build both and compare perplexity and speed on the default model (an hour, on a quiet machine)'
 	@echo 'make bench-serve   the same for `cachalot serve` and llama-server (half an hour)'
-	@echo 'make soak    the block pool at length under sanitizers, then half an hour of random traffic against the server (SECONDS=N: shorter)'
+	@echo 'make soak    the block pool and the KV tiers at length under sanitizers, then half an hour of random traffic against the server (SECONDS=N: shorter)'
 	@echo 'make clean   remove what was built (the fetched model stays)'
 
 build:
@@ -48,8 +48,9 @@ bench-serve: build peers
 	done && bench/compare_serve.py report --log build/serve-pairs.jsonl
 
 soak: build
-	@tools/build.sh relassert cachalot_kv_test
+	@tools/build.sh relassert cachalot_kv_test cachalot_kv_tiers_test
 	@build-relassert/bin/cachalot_kv_test --gtest_brief=1 --gtest_also_run_disabled_tests --gtest_filter='BlockPoolStress.*'
+	@build-relassert/bin/cachalot_kv_tiers_test --gtest_brief=1 --gtest_also_run_disabled_tests
 	@python3 tests/soak/soak_test.py build/cachalot --seconds $(or $(SECONDS),1800)
 
 clean:

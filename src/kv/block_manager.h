@@ -153,8 +153,12 @@ class BlockManager {
   template <typename Has>
   int32_t LongestPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens, const Has& has) const;
   template <typename Has>
-  bool HasPage(int32_t group, const BlockKey& key, const Has& has) const;
+  bool HasPage(int32_t group, std::span<const BlockKey> page_keys, int32_t page, const Has& has) const;
   int32_t FirstRead(int32_t group, int32_t position) const;
+  // Of a table of num_tokens tokens: its entries, and the first that a token behind them reads.
+  int32_t NumEntries(int32_t group, int32_t num_tokens) const;
+  int32_t FirstEntry(int32_t group, int32_t num_tokens) const;
+  void DropLast(int32_t group, BlockTable* table, BlockPool* pool, uint64_t last_step) const;
   bool NeedsCopy(const BlockTable& table, int32_t group, int32_t num_tokens) const;
 
   std::vector<KvGroupInfo> groups_;

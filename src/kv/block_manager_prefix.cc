@@ -7,10 +7,10 @@
 namespace cachalot {
 
 template <typename Has>
-bool BlockManager::HasPage(int32_t g, const BlockKey& key, const Has& has) const {
+bool BlockManager::HasPage(int32_t g, std::span<const BlockKey> page_keys, int32_t page, const Has& has) const {
   const int32_t per_page = page_tokens_ / group(g).block_tokens;
   for (int32_t i = per_page - 1; i >= 0; --i) {
-    if (!has(g, KeyInPage(key, i))) return false;
+    if (group(g).Keeps(page * per_page + i) && !has(g, KeyInPage(page_keys[static_cast<size_t>(page)], i))) return false;
   }
   return true;
 }
@@ -23,7 +23,7 @@ int32_t BlockManager::LongestPrefix(std::span<const BlockKey> page_keys, int32_t
   for (int32_t g = 0; g < num_groups(); ++g) {
     if (group(g).window > 0) continue;
     int32_t found = 0;
-    while (found < num_pages && HasPage(g, page_keys[static_cast<size_t>(found)], has)) ++found;
+    while (found < num_pages && HasPage(g, page_keys, found, has)) ++found;
     num_pages = found;
   }
   // Of a windowed group only the last pages are needed: shorten until it has them. A prefix that ends before
@@ -34,7 +34,7 @@ int32_t BlockManager::LongestPrefix(std::span<const BlockKey> page_keys, int32_t
       if (group(g).window <= 0) continue;
       const int32_t first = FirstRead(g, num_pages * page_tokens_) / page_tokens_;
       int32_t page = num_pages - 1;
-      while (page >= first && HasPage(g, page_keys[static_cast<size_t>(page)], has)) --page;
+      while (page >= first && HasPage(g, page_keys, page, has)) --page;
       if (page < first) continue;
       num_pages = page;
       again = true;
@@ -59,8 +59,9 @@ int32_t BlockManager::FindPrefixWith(std::span<const BlockKey> page_keys, int32_
       const int32_t per_page = page_tokens_ / group(g).block_tokens;
       const auto key_at = [&](int32_t at) { return KeyInPage(page_keys[static_cast<size_t>(at / per_page)], at % per_page); };
       for (int32_t at = page * per_page; at < (page + 1) * per_page; ++at) {
-        if (at < FirstRead(g, num_tokens) / group(g).block_tokens || pool(g).index()->Find(key_at(at)) >= 0) continue;
-        const bool has_parent = group(g).window == 0 && at > 0;
+        if (at < FirstRead(g, num_tokens) / group(g).block_tokens || !group(g).Keeps(at)) continue;
+        if (pool(g).index()->Find(key_at(at)) >= 0) continue;
+        const bool has_parent = group(g).window == 0 && group(g).Keeps(at - 1);
         missing->push_back({.group = g, .key = key_at(at), .parent = has_parent ? key_at(at - 1) : BlockKey{}, .has_parent = has_parent});
       }
     }
@@ -94,8 +95,7 @@ int32_t BlockManager::CountHeld(int32_t g, std::span<const BlockKey> page_keys, 
   const PrefixIndex* index = pool(g).index();
   const int32_t per_page = page_tokens_ / group(g).block_tokens;
   int32_t count = 0;
-  for (int32_t i = FirstRead(g, num_tokens) / group(g).block_tokens; i < num_tokens / group(g).block_tokens;
-       ++i) {
+  for (int32_t i = FirstEntry(g, num_tokens); i < NumEntries(g, num_tokens); ++i) {
     const int32_t block = index->Find(KeyInPage(page_keys[static_cast<size_t>(i / per_page)], i % per_page));
     if (!index->IsIdle(block)) ++count;
   }
@@ -111,9 +111,9 @@ void BlockManager::TakePrefix(int32_t slot, std::span<const BlockKey> page_keys,
     BlockPool& pool = pools_[static_cast<size_t>(g)];
     const int32_t per_page = page_tokens_ / group(g).block_tokens;
     held.num_tokens = num_tokens;
-    held.num_dropped = FirstRead(g, num_tokens) / group(g).block_tokens;
+    held.num_dropped = FirstEntry(g, num_tokens);
     held.blocks.assign(static_cast<size_t>(held.num_dropped), kNoBlock);
-    for (int32_t i = held.num_dropped; i < num_tokens / group(g).block_tokens; ++i) {
+    for (int32_t i = held.num_dropped; i < NumEntries(g, num_tokens); ++i) {
       const int32_t block =
           pool.index()->Find(KeyInPage(page_keys[static_cast<size_t>(i / per_page)], i % per_page));
       CHECK(block >= 0) << "group " << g << " does not have block " << i << " of the prefix";
@@ -133,7 +133,7 @@ void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, si
     for (size_t page = first_page; page < page_keys.size(); ++page) {
       for (int32_t i = 0; i < per_page; ++i) {
         const size_t at = page * static_cast<size_t>(per_page) + static_cast<size_t>(i);
-        const int32_t block = held.blocks[at];
+        const int32_t block = at < held.blocks.size() ? held.blocks[at] : kNoBlock;
         if (block == kNoBlock || index->Contains(block)) continue;
         // Windowed blocks are let go of from the front, so there nothing stands on another.
         int32_t parent = group(g).window > 0 || at == 0 ? kNoBlock : held.blocks[at - 1];
@@ -149,22 +149,23 @@ void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, si
 
 int32_t BlockManager::SetPinned(std::span<const BlockKey> page_keys, bool pinned) {
   int32_t num_tokens = 0;
-  for (const BlockKey& page : page_keys) {
+  for (int32_t page = 0; page < static_cast<int32_t>(page_keys.size()); ++page) {
     for (int32_t g = 0; g < num_groups(); ++g) {
       const PrefixIndex* index = pool(g).index();
       const int32_t per_page = page_tokens_ / group(g).block_tokens;
       if (index == nullptr) return 0;
+      if (!group(g).Keeps(page * per_page) && !group(g).Keeps((page + 1) * per_page - 1)) continue;
       if (pinned && index->num_pinned() + per_page > group(g).num_blocks / 2) return num_tokens;
       // Of a windowed group some may have gone, and only the last are ever read.
       if (pinned && group(g).window == 0 &&
-          !HasPage(g, page, [&](int32_t, const BlockKey& key) { return index->Find(key) >= 0; })) {
+          !HasPage(g, page_keys, page, [&](int32_t, const BlockKey& key) { return index->Find(key) >= 0; })) {
         return num_tokens;
       }
     }
     for (int32_t g = 0; g < num_groups(); ++g) {
       PrefixIndex* index = pools_[static_cast<size_t>(g)].index();
       for (int32_t i = 0; i < page_tokens_ / group(g).block_tokens; ++i) {
-        const int32_t block = index->Find(KeyInPage(page, i));
+        const int32_t block = index->Find(KeyInPage(page_keys[static_cast<size_t>(page)], i));
         if (block != kNoBlock) index->SetPinned(block, pinned);
       }
     }

@@ -49,13 +49,10 @@ void BlockManager::SwapIn(int32_t slot, uint64_t step_id, SwappedTables* swapped
 void BlockManager::TruncateSwapped(SwappedTables* swapped, int32_t num_tokens, uint64_t last_step) {
   for (int32_t g = 0; g < num_groups(); ++g) {
     BlockTable& on_host = swapped->tables[static_cast<size_t>(g)];
-    const int32_t block_tokens = group(g).block_tokens;
     CHECK(num_tokens <= on_host.num_tokens) << num_tokens << " of " << on_host.num_tokens << " swapped tokens";
     on_host.num_tokens = num_tokens;
-    while (on_host.num_entries() > (num_tokens + block_tokens - 1) / block_tokens) {
-      CHECK(on_host.num_held() > 0) << "swapped blocks go back behind their window";
-      swap_pools_[static_cast<size_t>(g)].Unref(on_host.blocks.back(), last_step);
-      on_host.blocks.pop_back();
+    while (on_host.num_entries() > NumEntries(g, num_tokens)) {
+      DropLast(g, &on_host, &swap_pools_[static_cast<size_t>(g)], last_step);
     }
   }
 }

@@ -1,6 +1,6 @@
 // BlockTable: where the tokens of one sequence lie in one KV group. Entry i holds positions [i, i + 1) *
-// block_tokens. Invariant: entries [0, num_dropped) fell out of the group's window and hold no block; all
-// later ones do.
+// block_tokens. Invariant: entries [0, num_dropped) fell out of the group's window, or lie in front of what it
+// keeps, and hold no block; all later ones do. Positions behind what it keeps have no entry.
 #pragma once
 
 #include <cstdint>

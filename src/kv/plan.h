@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace cachalot {
@@ -15,6 +16,15 @@ struct KvGroupInfo {
   int32_t window = 0;           // > 0: only the last `window` tokens are read; earlier blocks may be freed
   int64_t block_bytes = 0;      // over all layers of the group
   int32_t num_swap_blocks = 0;  // places on the host for blocks of sequences that were preempted
+  // Only positions [first_token, end_token), multiples of block_tokens, have their place here; only without a
+  // window. So the first blocks of a sequence can be of another type than those behind them.
+  int32_t first_token = 0;
+  int32_t end_token = std::numeric_limits<int32_t>::max();
+
+  // Whether entry `index` of a block table holds a block.
+  bool Keeps(int32_t index) const {
+    return index >= first_token / block_tokens && int64_t{index} * block_tokens < end_token;
+  }
 };
 
 // Entry `index` of slot `slot`'s block table in `group` becomes `block_id`.

@@ -62,6 +62,23 @@ std::vector<int32_t> Text(int32_t length, int32_t start = 0) {
   return tokens;
 }
 
+// A fork that holds the beginning of a block which its parent completes and publishes, and then leaves: what it writes
+// there goes into a copy.
+TEST(PrefixCache, AForkDoesNotWriteIntoWhatIsKnown) {
+  Cache cache({Group(10, 4)});
+  const auto text = Text(8);
+  cache.Compute(0, text);
+  cache.manager.Fork(0, 1, 6, &cache.writes);
+  cache.manager.Free(0, cache.step);
+  cache.manager.Release(cache.step);
+  cache.copies.clear();
+  ASSERT_EQ(cache.manager.CanAllocate(1, 7), KvFit::kNow);
+  EXPECT_FALSE(cache.manager.GrowInPlace(1, 7));
+  cache.manager.Allocate(1, 7, ++cache.step, &cache.writes, &cache.copies);
+  EXPECT_EQ(cache.copies.size(), 1u);
+  EXPECT_EQ(cache.Find(text, 8), 8) << "the parent's pages are still found";
+}
+
 TEST(PrefixCache, FindsWholePagesOfWhatIsComputed) {
   Cache cache({Group(20, 4)});
   cache.Compute(0, Text(11));

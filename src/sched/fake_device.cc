@@ -10,7 +10,7 @@ FakeDevice::FakeDevice(SchedulerLimits limits) : limits_(std::move(limits)) {
   slots_.resize(static_cast<size_t>(limits_.max_seqs));
   for (Slot& slot : slots_) slot.chains.resize(static_cast<size_t>(limits_.max_context));
   for (const KvGroupInfo& group : limits_.kv_groups) {
-    model_.windows.push_back(group.window);
+    model_.groups.push_back({group.window, group.first_token, group.end_token});
     cells_.emplace_back(static_cast<size_t>(group.num_blocks) * static_cast<size_t>(group.block_tokens));
     host_cells_.emplace_back(static_cast<size_t>(group.num_swap_blocks) *
                              static_cast<size_t>(group.block_tokens));
@@ -89,6 +89,7 @@ Status FakeDevice::Run(const StepPlan& plan, StepResult* result) {
       chain = FakeModel::Attend(position > 0 ? slot.chains[static_cast<size_t>(position - 1)] : 0,
                                 FakeModel::KvValue(token, position));
       for (size_t g = 0; g < cells_.size(); ++g) {
+        if (!limits_.kv_groups[g].Keeps(position / limits_.kv_groups[g].block_tokens)) continue;
         Cell* cell = Find(slot, g, position);
         if (cell == nullptr)
           return Internal("slot {}: no block of group {} for position {}", row.slot, g, position);
@@ -229,10 +230,16 @@ FakeDevice::Cell* FakeDevice::Find(const Slot& slot, size_t group, int32_t posit
   return &cells_[group][static_cast<size_t>(block * block_tokens + position % block_tokens)];
 }
 
+FakeDevice::Cell* FakeDevice::FindWhole(const Slot& slot, int32_t position) {
+  size_t g = 0;
+  while (limits_.kv_groups[g].window > 0 || !limits_.kv_groups[g].Keeps(position / limits_.kv_groups[g].block_tokens)) ++g;
+  return Find(slot, g, position);
+}
+
 Status FakeDevice::TakePrefix(Slot* slot, int32_t num_tokens) {
   uint64_t before = 0;
   for (int32_t p = 0; p < num_tokens; ++p) {
-    const Cell* cell = Find(*slot, 0, p);
+    const Cell* cell = FindWhole(*slot, p);
     if (cell == nullptr || cell->position != p || cell->chain != FakeModel::Attend(before, cell->value)) {
       return Internal("position {} of a prefix of {} tokens does not continue the one before", p, num_tokens);
     }
@@ -244,7 +251,7 @@ Status FakeDevice::TakePrefix(Slot* slot, int32_t num_tokens) {
   }
   for (int32_t i = 0; i < context_len; ++i) {
     const int32_t p = num_tokens - context_len + i;
-    if (Find(*slot, 0, p)->value != FakeModel::KvValue(slot->context[static_cast<size_t>(i)], p)) {
+    if (FindWhole(*slot, p)->value != FakeModel::KvValue(slot->context[static_cast<size_t>(i)], p)) {
       return Internal("token {} of the context is not that of position {}", i, p);
     }
   }
@@ -254,8 +261,8 @@ Status FakeDevice::TakePrefix(Slot* slot, int32_t num_tokens) {
 Result<uint64_t> FakeDevice::Hidden(const Slot& slot, int32_t position) {
   uint64_t state = 0;
   for (size_t g = 0; g < cells_.size(); ++g) {
-    const int32_t window = limits_.kv_groups[g].window;
-    for (int32_t p = window > 0 ? std::max(0, position - window + 1) : 0; p <= position; ++p) {
+    const FakeModel::Seen& seen = model_.groups[g];
+    for (int32_t p = seen.First(position); p < seen.End(position); ++p) {
       Cell* cell = Find(slot, g, p);
       if (cell == nullptr || cell->position != p || cell->chain != slot.chains[static_cast<size_t>(p)]) {
         return Internal("group {}: position {} was overwritten or never written", g, p);

@@ -76,6 +76,8 @@ class FakeDevice {
                    int32_t block_tokens);
   // The cell of a position, or null if the table has no block there.
   Cell* Find(const Slot& slot, size_t group, int32_t position);
+  // In the group without a window that keeps the position.
+  Cell* FindWhole(const Slot& slot, int32_t position);
   Result<uint64_t> Hidden(const Slot& slot, int32_t position);
   // A sequence enters with tokens that others computed.
   Status TakePrefix(Slot* slot, int32_t num_tokens);

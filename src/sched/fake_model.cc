@@ -30,8 +30,8 @@ uint64_t FakeModel::Attend(uint64_t state, uint64_t kv_value) {
 
 uint64_t FakeModel::Hidden(std::span<const int32_t> tokens, int32_t position) const {
   uint64_t state = 0;
-  for (const int32_t window : windows) {
-    for (int32_t p = window > 0 ? std::max(0, position - window + 1) : 0; p <= position; ++p) {
+  for (const Seen& seen : groups) {
+    for (int32_t p = seen.First(position); p < seen.End(position); ++p) {
       state = Attend(state, KvValue(tokens[static_cast<size_t>(p)], p));
     }
   }

@@ -3,8 +3,10 @@
 // whatever the policy tower gets wrong gives a different text.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <span>
 #include <vector>
@@ -22,7 +24,14 @@ using FakeHistory = std::map<int32_t, FakeCounts>;
 
 struct FakeModel {
   int32_t vocab_size = 50;
-  std::vector<int32_t> windows;  // of each KV group; 0: none
+  // What each KV group shows to a token at `position`.
+  struct Seen {
+    int32_t window = 0;  // 0: none
+    int32_t first_token = 0, end_token = std::numeric_limits<int32_t>::max();
+    int32_t First(int32_t position) const { return std::max(first_token, window > 0 ? position - window + 1 : 0); }
+    int32_t End(int32_t position) const { return std::min(position + 1, end_token); }
+  };
+  std::vector<Seen> groups;
 
   // What the KV cache holds for a token.
   static uint64_t KvValue(int32_t token, int32_t position);

@@ -30,6 +30,15 @@ TEST(SchedulerStress, RandomTraffic) {
                                   .window = random(1, 12),
                                   .block_bytes = 1});
     }
+    if (seed % 5 == 0) {
+      // The first blocks lie elsewhere.
+      KvGroupInfo& behind = limits.kv_groups[0];
+      KvGroupInfo first = behind;
+      first.name = "first";
+      first.num_blocks = random(2, 10);
+      first.end_token = behind.first_token = behind.block_tokens * random(1, 2);
+      limits.kv_groups.push_back(first);
+    }
     SchedulerOptions options{.max_batch_tokens = random(1, 40),
                              .prefill_chunk = random(1, 40),
                              .reserve_blocks_per_seq = random(0, 1)};
