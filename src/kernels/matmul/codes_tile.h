@@ -44,8 +44,8 @@ struct WeightsAhead {
 };
 
 // One row of x: so many panels side by side, as streams of their own, each asking for what lies `ahead` behind its
-// part (0: for nothing). Where a part is little work the processor's own fetching is best, and better with four
-// streams than with one that is asked for; where it is more, less so (2026-11-30-cpu-instruction-sets.md).
+// part (0: for nothing). Zen 3 by itself fetches four streams better than it fetches any that are asked for, as long as
+// a part is little work; Sapphire Rapids wants both (docs/measurements/2026-11-30-cpu-instruction-sets.md).
 struct RowStreams {
   int panels;
   int64_t ahead;

@@ -97,7 +97,7 @@ QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const Panel
   const int64_t num_rows = out.shared ? shared_rows : total;
   std::byte* rows = ctx.workspace->TakeBytes(num_rows * out.row_bytes);
   out.rows = rows;
-  const double row_ns = static_cast<double>(k) * 0.25;
+  const double row_ns = static_cast<double>(k) * 0.45;
   if (out.shared) {
     ParallelRanges(ctx, num_rows, row_ns, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i)
