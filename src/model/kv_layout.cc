@@ -1,6 +1,7 @@
 #include "model/kv_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace cachalot {
 
@@ -19,7 +20,13 @@ std::string KvTypes::Name() const {
   if (!any_quantised()) return "";
   std::string name = KvSchemeName(scheme);
   for (const auto& [layer, own] : layers) name += fmt::format(",{}={}", layer, KvSchemeName(own));
+  if (sink_tokens > 0) name += fmt::format(",sinks={}", sink_tokens);
   return name;
+}
+
+int32_t SinkTokens(int32_t wanted, int32_t block_tokens) {
+  const int32_t step = std::lcm(block_tokens, 8);
+  return (wanted + step - 1) / step * step;
 }
 
 Status CheckKvTypes(const KvTypes& types, const ModelSpec& spec) {
@@ -71,6 +78,15 @@ std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t 
       if (scheme.quantised()) it->name += fmt::format("-{}", KvSchemeName(scheme));
     }
     it->layers.push_back(i);
+  }
+  for (size_t g = 0; g < groups.size() && types.sink_tokens > 0; ++g) {
+    if (!groups[g].scheme.quantised() || groups[g].window > 0 || groups[g].end_token == types.sink_tokens) continue;
+    KvGroupSpec sinks = groups[g];
+    sinks.name = "sinks-" + sinks.name;
+    sinks.scheme = SinkScheme(sinks.scheme);
+    sinks.end_token = groups[g].first_token = types.sink_tokens;
+    groups[g].sink_group = static_cast<int32_t>(g) + 1;
+    groups.insert(groups.begin() + static_cast<ptrdiff_t>(g) + 1, std::move(sinks));
   }
   if (with_mtp && spec.num_mtp_layers > 0) {
     groups.push_back(make(0, num_cuda_layers > 0 ? DeviceType::kCuda : DeviceType::kCpu, {}));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace cachalot {
 struct KvTypes {
   KvScheme scheme;  // of the layers that see everything
   std::vector<std::pair<int32_t, KvScheme>> layers;  // of these instead; the last entry of a layer counts
+  // So many first tokens of a sequence stay exact (SinkScheme), in blocks of a group of their own; SinkTokens of the blocks'
+  // size.
+  int32_t sink_tokens = 0;
 
   bool any_quantised() const;
   KvScheme Of(const ModelSpec& spec, int32_t layer) const;
@@ -24,6 +28,8 @@ struct KvTypes {
   std::string Name() const;
 };
 
+// The next number that quantised groups can keep apart: whole blocks, whole steps of the kernels.
+int32_t SinkTokens(int32_t wanted, int32_t block_tokens);
 // Whether the model's heads can be kept that way.
 Status CheckKvTypes(const KvTypes& types, const ModelSpec& spec);
 
@@ -39,6 +45,11 @@ struct KvGroupSpec {
   int32_t v_dim = 0;
   bool v_in_k = false;  // MLA: the value is the beginning of the key
   KvScheme scheme;      // quantised: the dtype below says nothing
+  // It keeps positions [first_token, end_token) only (KvGroupInfo). What a quantised group does not keep, sinks, is kept by
+  // group sink_group.
+  int32_t first_token = 0;
+  int32_t end_token = std::numeric_limits<int32_t>::max();
+  int32_t sink_group = -1;
 
   KvVectors vectors() const { return {k_dim, v_dim, v_in_k ? k_dim - v_dim : 0, v_in_k}; }
   KvPlanes Planes(int32_t block_tokens) const {  // of a plain group: none
@@ -54,7 +65,7 @@ struct KvGroupSpec {
   }
 };
 
-// Groups by window, home and type; MTP layers (when loaded) have one of their own, always the last. The last num_cuda_layers
+// Groups by window, home and type, each group of codes without a window followed by one of its sinks; MTP layers (when loaded) have one of their own, always the last. The last num_cuda_layers
 // layers (and MTP, if there is any of them) live on the GPU.
 std::vector<KvGroupSpec> KvGroups(const ModelSpec& spec, bool with_mtp, int32_t num_cuda_layers = 0,
                                   const KvTypes& types = {});

@@ -51,15 +51,28 @@ Result<Model::Layer> Model::BuildLayer(WeightReader* reader, int32_t idx) const 
   } else {
     ASSIGN_OR_RETURN(layer.ffn, FfnLayer::Build(reader, {}, idx, spec_.hidden_size, spec_.intermediate));
   }
-  for (size_t g = 0; g < kv_groups_.size(); ++g) {
-    const auto& members = kv_groups_[g].layers;
-    if (auto it = std::find(members.begin(), members.end(), idx); it != members.end()) {
-      layer.kv_group = g;
-      layer.kv_idx = static_cast<size_t>(it - members.begin());
-    }
-  }
   reader->ReleaseFetched();
   return layer;
+}
+
+void Model::FindKv(int32_t idx, const std::vector<std::vector<float>>& key_means, Layer* layer) const {
+  for (size_t g = 0; g < kv_groups_.size(); ++g) {
+    const auto& members = kv_groups_[g].layers;
+    const bool whole = kv_groups_[g].end_token == std::numeric_limits<int32_t>::max();
+    if (auto it = std::find(members.begin(), members.end(), idx); it != members.end() && whole) {
+      layer->kv_group = g;
+      layer->kv_idx = static_cast<size_t>(it - members.begin());
+    }
+  }
+  const bool has_mean = kv_groups_[layer->kv_group].scheme.quantised() && !key_means.empty();
+  layer->key_mean = has_mean ? FloatArray(key_means[static_cast<size_t>(idx)]) : FloatArray();
+}
+
+void Model::SetKvTypes(const KvTypes& types, const std::vector<std::vector<float>>& key_means) {
+  CHECK(num_cuda_layers_ == 0);
+  kv_groups_ = KvGroups(spec_, kv_groups_.back().name == "mtp", 0, types);
+  for (int32_t i = 0; i < spec_.num_layers; ++i) FindKv(i, key_means, &layers_[static_cast<size_t>(i)]);
+  if (mtp_) FindKv(spec_.num_layers, {}, &mtp_->layer);
 }
 
 Status Model::Build(WeightReader* reader, const ModelBuildOptions& options) {
@@ -92,9 +105,7 @@ Status Model::Build(WeightReader* reader, const ModelBuildOptions& options) {
     reader->SetHome(Home(i));
     ASSIGN_OR_RETURN(Layer layer, BuildLayer(reader, i));
     if (spec_.layers[static_cast<size_t>(i)].moe) layer.moe_idx = num_moe++;
-    if (kv_groups_[layer.kv_group].scheme.quantised() && !options.key_means.empty()) {
-      layer.key_mean = FloatArray(options.key_means[static_cast<size_t>(i)]);
-    }
+    FindKv(i, options.key_means, &layer);
     layers_.push_back(std::move(layer));
   }
   if (!options.load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();
@@ -121,6 +132,7 @@ Status Model::BuildMtp(WeightReader* reader, const ModelBuildOptions& options) {
     ASSIGN_OR_RETURN(mtp.projection, reader->Matrix(rows, 2 * hidden));
   }
   ASSIGN_OR_RETURN(mtp.layer, BuildLayer(reader, idx));
+  FindKv(idx, {}, &mtp.layer);
   ASSIGN_OR_RETURN(mtp.norm, reader->Vector({TensorRole::kMtpNorm, idx}, hidden));
   // Its own embedding, or the main one's copy where that lives elsewhere.
   WeightRef embedding = {TensorRole::kMtpEmbedding, idx};
@@ -160,12 +172,23 @@ int64_t Model::expert_bytes(int32_t moe_idx) const {
   return 0;
 }
 
-PagedKv Model::Bind(const Layer& layer, const KvBinding& binding) const {
-  PagedKv view = LayerView(kv_groups_[layer.kv_group], binding.pool, binding.dtype, binding.block_tokens, layer.kv_idx);
+PagedKv Model::Bind(const Layer& layer, size_t kv_group, const KvBinding& binding) const {
+  PagedKv view = LayerView(kv_groups_[kv_group], binding.pool, binding.dtype, binding.block_tokens, layer.kv_idx);
   if (binding.planes.head_bytes > 0) view.planes = &binding.planes;
   if (!layer.key_mean.empty()) view.key_mean = layer.key_mean.data();
   view.block_tables = binding.block_tables;
   view.table_stride = binding.table_stride;
+  return view;
+}
+
+PagedKv Model::BindWithSinks(const Layer& layer, std::span<const KvBinding> bindings, PagedKv* sinks) const {
+  const KvGroupSpec& group = kv_groups_[layer.kv_group];
+  PagedKv view = Bind(layer, layer.kv_group, bindings[layer.kv_group]);
+  if (group.sink_group < 0) return view;
+  const auto sink_group = static_cast<size_t>(group.sink_group);
+  *sinks = Bind(layer, sink_group, bindings[sink_group]);
+  view.sinks = sinks;
+  view.sink_tokens = group.first_token;
   return view;
 }
 
@@ -239,8 +262,8 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
     int32_t* counts = layer.moe_idx >= 0 && batch.expert_counts != nullptr
                           ? batch.expert_counts + int64_t{layer.moe_idx} * spec_.moe.num_experts
                           : nullptr;
-    RunAttention(fwd, layer, spec_.layers[i].window,
-                 Bind(layer, batch.kv[layer.kv_group]), batch.hidden, normed);
+    PagedKv sinks;
+    RunAttention(fwd, layer, spec_.layers[i].window, BindWithSinks(layer, batch.kv, &sinks), batch.hidden, normed);
     if (some && i + 1 == static_cast<size_t>(spec_.num_layers)) {
       RunWantedFfn(exec, layer, batch, normed, counts);
     } else {
@@ -295,7 +318,7 @@ void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) 
   const ForwardContext fwd = {exec, tokens, batch.spans, batch.num_expanded, cos, sin};
   const Layer& layer = mtp_->layer;
   RunAttention(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
-               Bind(layer, batch.kv), batch.out, normed);
+               Bind(layer, layer.kv_group, batch.kv), batch.out, normed);
 }
 
 void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const {

@@ -93,6 +93,9 @@ class Model {
   int64_t dense_bytes() const;
   int64_t expert_bytes(int32_t moe_idx) const;
 
+  // As ModelBuildOptions has them, instead of what the model was built with. Not on the GPU.
+  void SetKvTypes(const KvTypes& types, const std::vector<std::vector<float>>& key_means);
+
   void Forward(const ExecContext& exec, const ForwardBatch& batch) const;
   // y = RMSNorm(x) with the final norm's weight; x, y [num_rows, hidden_size], may be the same.
   void FinalNorm(const ExecContext& exec, const float* x, int64_t num_rows, float* y) const;
@@ -117,7 +120,7 @@ class Model {
     std::variant<GqaLayer, MlaLayer> attention;
     std::variant<FfnLayer, MoeLayer> ffn;
     size_t kv_group = 0;
-    size_t kv_idx = 0;      // place within the group
+    size_t kv_idx = 0;      // place within the group, and within that of its sinks
     FloatArray key_mean;    // empty: none
     int32_t moe_idx = -1;   // among the MoE layers
   };
@@ -135,7 +138,10 @@ class Model {
   static Result<std::unique_ptr<Model>> Make(ModelSpec spec, const TensorSource& source, const ModelBuildOptions& options,
                                              WeightReader::Mode mode);
   Status Build(WeightReader* reader, const ModelBuildOptions& options);
-  PagedKv Bind(const Layer& layer, const KvBinding& binding) const;
+  void FindKv(int32_t idx, const std::vector<std::vector<float>>& key_means, Layer* layer) const;
+  PagedKv Bind(const Layer& layer, size_t kv_group, const KvBinding& binding) const;
+  // sinks: the place that the view's `sinks` points to.
+  PagedKv BindWithSinks(const Layer& layer, std::span<const KvBinding> bindings, PagedKv* sinks) const;
   Status BuildMtp(WeightReader* reader, const ModelBuildOptions& options);
   Result<Layer> BuildLayer(WeightReader* reader, int32_t layer) const;
   DeviceType Home(int32_t layer) const {

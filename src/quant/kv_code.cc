@@ -9,7 +9,7 @@
 namespace cachalot {
 namespace {
 
-const KvCodec* const kCodecs[] = {&kKvInt4, &kKvInt6, &kKvInt8, &kKvE4M3};
+const KvCodec* const kCodecs[] = {&kKvInt4, &kKvInt6, &kKvInt8, &kKvE4M3, &kKvBF16};
 
 }  // namespace
 

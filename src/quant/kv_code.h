@@ -8,6 +8,7 @@
 // The order within a unit serves vector registers of 32 bytes and the operands of mma.m16n8k32 alike:
 //   main plane, 4 bits: byte i holds value i in its low half and value 16 + i in its high half;
 //   main plane, 8 bits: byte i holds value i;
+//   main plane, 16 bits: bytes 2 i and 2 i + 1 hold value i, low byte first (64 bytes a unit);
 //   high plane, 2 bits: byte i (0 … 7) holds value 8 j + i in bits 2 j and 2 j + 1.
 #pragma once
 
@@ -16,7 +17,7 @@
 
 namespace cachalot {
 
-enum class KvCode : uint8_t { kNone, kInt4, kInt6, kInt8, kE4M3 };
+enum class KvCode : uint8_t { kNone, kInt4, kInt6, kInt8, kE4M3, kBF16 };
 
 inline constexpr int32_t kKvUnit = 32;
 // What is no number becomes 0, and larger values than this become it: one bad value spoils itself, not its group.
@@ -68,5 +69,6 @@ extern const KvCodec kKvInt4;
 extern const KvCodec kKvInt6;
 extern const KvCodec kKvInt8;
 extern const KvCodec kKvE4M3;
+extern const KvCodec kKvBF16;  // of sinks only (SinkScheme)
 
 }  // namespace cachalot

@@ -51,6 +51,10 @@ const KvFormat* FindKvFormat(std::string_view name) {
   return it == std::end(kFormats) ? nullptr : it;
 }
 
+KvScheme SinkScheme(const KvScheme& scheme) {
+  return {.key = KvCode::kBF16, .value = KvCode::kBF16, .rotate = scheme.rotate};
+}
+
 std::string KvSchemeName(const KvScheme& scheme) {
   if (!scheme.quantised()) return "plain";
   return fmt::format("{}/{}-{}/{}-{}{}", KvCodecOf(scheme.key).name, GroupName(scheme.key_group), KvCodecOf(scheme.value).name,

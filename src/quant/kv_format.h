@@ -37,6 +37,9 @@ struct KvFormat {
 };
 std::span<const KvFormat> KvFormats();
 const KvFormat* FindKvFormat(std::string_view name);
+// How the first tokens of a sequence are kept (attention sinks): exact to BF16, in the form in which the scheme keeps the
+// others, so that their scores and values can be added up together.
+KvScheme SinkScheme(const KvScheme& scheme);
 // Everything beside the means that the bits depend on, such as "int6/0-e4m3/0-rotated"; for names of caches.
 std::string KvSchemeName(const KvScheme& scheme);
 

@@ -2,18 +2,35 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace cachalot {
 namespace {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Every sequence may leave its last block partly empty.
-int64_t NumBlocks(const KvStoreOptions& options) {
-  return CeilDiv(options.capacity_tokens, options.block_tokens) + options.max_seqs;
+// Of a group of sinks: for every sequence, and for one that is cached in every so many tokens. Where there are more
+// beginnings than that, the cache finds those used last.
+constexpr int64_t kTokensBehindSinks = 1024;
+
+bool IsOfSinks(const KvGroupSpec& group) { return group.end_token < std::numeric_limits<int32_t>::max(); }
+
+int64_t NumSinkBlocks(const KvGroupSpec& group, int64_t num_seqs, const KvStoreOptions& options) {
+  return num_seqs * CeilDiv(group.end_token, options.block_tokens);
 }
 
-int64_t NumSwapBlocks(const KvStoreOptions& options) { return CeilDiv(options.swap_tokens, options.block_tokens); }
+// Every sequence may leave its last block partly empty.
+int64_t NumBlocks(const KvGroupSpec& group, const KvStoreOptions& options) {
+  const int64_t all = CeilDiv(options.capacity_tokens, options.block_tokens) + options.max_seqs;
+  if (!IsOfSinks(group)) return all;
+  return std::min(all, NumSinkBlocks(group, options.max_seqs + CeilDiv(options.capacity_tokens, kTokensBehindSinks), options));
+}
+
+int64_t NumSwapBlocks(const KvGroupSpec& group, const KvStoreOptions& options) {
+  const int64_t all = CeilDiv(options.swap_tokens, options.block_tokens);
+  if (!IsOfSinks(group)) return all;
+  return std::min(all, NumSinkBlocks(group, options.max_seqs + CeilDiv(options.swap_tokens, kTokensBehindSinks), options));
+}
 
 int64_t TableStride(const KvStoreOptions& options) { return CeilDiv(options.max_context, options.block_tokens); }
 
@@ -23,9 +40,9 @@ int64_t KvStore::PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStore
   int64_t bytes = 0;
   for (const auto& group : groups) {
     const int64_t block_bytes = group.BlockBytes(options.dtype, options.block_tokens);
-    if (home == DeviceType::kCpu) bytes += NumSwapBlocks(options) * block_bytes;  // of every group
+    if (home == DeviceType::kCpu) bytes += NumSwapBlocks(group, options) * block_bytes;  // of every group
     if (group.home != home) continue;
-    bytes += NumBlocks(options) * block_bytes;
+    bytes += NumBlocks(group, options) * block_bytes;
     bytes += options.max_seqs * TableStride(options) * static_cast<int64_t>(sizeof(int32_t));
   }
   return bytes;
@@ -34,9 +51,9 @@ int64_t KvStore::PlanBytes(const std::vector<KvGroupSpec>& groups, const KvStore
 Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const KvStoreOptions& options) {
   KvStore store;
   store.cuda_ = options.cuda;
-  const int64_t num_blocks = NumBlocks(options);
-  if (num_blocks > INT32_MAX) return InvalidArgument("{} KV blocks, the limit is {}", num_blocks, INT32_MAX);
   for (const auto& group : groups) {
+    const int64_t num_blocks = NumBlocks(group, options);
+    if (num_blocks > INT32_MAX) return InvalidArgument("{} KV blocks, the limit is {}", num_blocks, INT32_MAX);
     const int64_t block_bytes = group.BlockBytes(options.dtype, options.block_tokens);
     const auto table_entries = static_cast<size_t>(options.max_seqs * TableStride(options));
     const bool on_gpu = group.home == DeviceType::kCuda;
@@ -45,7 +62,7 @@ Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const 
     Status status = on_gpu ? store.AddDevicePool(num_blocks * block_bytes, table_entries, &pool, &table)
                            : store.AddHostPool(num_blocks * block_bytes, table_entries, &pool, &table);
     if (!status.ok()) return status.WithContext("KV cache '" + group.name + "'");
-    const int64_t num_swap_blocks = NumSwapBlocks(options);
+    const int64_t num_swap_blocks = NumSwapBlocks(group, options);
     if (num_swap_blocks > INT32_MAX) return InvalidArgument("{} swap blocks, the limit is {}", num_swap_blocks, INT32_MAX);
     status = store.AddSwapPool(on_gpu, num_swap_blocks * block_bytes);
     if (!status.ok()) return status.WithContext("swap pool of KV cache '" + group.name + "'");
@@ -54,7 +71,9 @@ Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const 
                             .num_blocks = static_cast<int32_t>(num_blocks),
                             .window = group.window,
                             .block_bytes = block_bytes,
-                            .num_swap_blocks = static_cast<int32_t>(num_swap_blocks)});
+                            .num_swap_blocks = static_cast<int32_t>(num_swap_blocks),
+                            .first_token = group.first_token,
+                            .end_token = group.end_token});
     store.bindings_.push_back({.pool = pool,
                                .dtype = options.dtype,
                                .planes = group.Planes(options.block_tokens),

@@ -48,6 +48,13 @@ class Runtime final : public StepExecutor {
   static Result<std::unique_ptr<Runtime>> Create(std::unique_ptr<Model> model, std::unique_ptr<ThreadPool> pool,
                                                  const RuntimeOptions& options, std::unique_ptr<Model> draft_model = nullptr);
 
+  // What Create was given, back; without the draft model.
+  struct Parts {
+    std::unique_ptr<Model> model;
+    std::unique_ptr<ThreadPool> pool;
+  };
+  static Parts TakeApart(std::unique_ptr<Runtime> runtime) { return {std::move(runtime->model_), std::move(runtime->pool_)}; }
+
   struct Memory {
     int64_t kv_bytes = 0;
     int64_t workspace_bytes = 0;  // scratch, activations, logits, slot state

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <thread>
 
 #include "server/api/api_error.h"
@@ -24,11 +25,11 @@ Status Prepare(ServerContext* context, ModelBundle* bundle, const ExecutorInfo& 
   ModelFacts& facts = context->facts;
   facts.names = options.served_names.empty() ? std::vector<std::string>{options.default_name} : options.served_names;
   facts.vocab_size = info.vocab_size;
-  // A sequence can be no longer than the KV memory of any group without a window.
+  // A sequence can be no longer than the KV memory of any group without a window or an end.
   facts.max_context = info.max_context;
   for (const auto& group : info.kv_groups) {
-    if (group.window > 0) continue;
-    const int64_t tokens = int64_t{group.num_blocks} * group.block_tokens;
+    if (group.window > 0 || group.end_token < std::numeric_limits<int32_t>::max()) continue;
+    const int64_t tokens = group.first_token + int64_t{group.num_blocks} * group.block_tokens;
     facts.max_context = static_cast<int32_t>(std::min<int64_t>(facts.max_context, tokens));
   }
   facts.max_choices = std::min(options.max_choices, info.max_seqs + options.max_waiting);

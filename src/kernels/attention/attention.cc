@@ -27,6 +27,10 @@ void Validate(const AttentionParams& params) {
       << "k_dim " << kv.k_dim << " v_dim " << kv.v_dim << " block " << kv.block_tokens << " window "
       << params.window;
   CHECK(kv.planes == nullptr || std::max(kv.k_dim, kv.v_dim) <= kMaxKvDim) << "a quantised key of " << kv.k_dim;
+  CHECK(kv.sink_tokens == 0 ||
+        (kv.planes != nullptr && kv.sinks->planes != nullptr && kv.sinks->block_tokens == kv.block_tokens && params.window == 0 &&
+         kv.sink_tokens % kv.block_tokens == 0 && kv.sink_tokens % 8 == 0))
+      << kv.sink_tokens << " sinks, blocks of " << kv.block_tokens;
   for (const SeqSpan& span : params.spans) {
     CHECK(span.q_len >= 0 && span.kv_len >= span.q_len)
         << "span q_len " << span.q_len << " kv_len " << span.kv_len;

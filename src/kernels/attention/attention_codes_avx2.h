@@ -3,7 +3,7 @@
 //
 // Few rows (decode) take key codes from the planes into registers; many rows (prefill) share a stage of bytes in L1; the
 // same bits either way (attention_codes_kernels_avx2.h). E4M3 keys, and all values, are decoded into a stage of floats,
-// where the plain kernels take over: a product of a code and its scale is exact in F32.
+// where the plain kernels take over: a product of a code and its scale is exact in F32. Sinks go that way too.
 #pragma once
 
 #include <bit>
@@ -25,6 +25,7 @@ inline constexpr int kAheadTokens = 32;
 struct CodeScratch {
   float* scores;       // [rows, kScoreStride]
   float* queries;      // [rows, padded + exact], F32, padding zero
+  float* sink_queries; // the same for sinks, if there are any
   int8_t* codes;       // [rows, padded]
   int32_t* starts;     // [rows, groups, 8]
   float* key_stage;    // kKeyStageBytes, or eight tokens if that is more
@@ -34,12 +35,13 @@ struct CodeScratch {
   static int64_t KeyStageFloats(int64_t k_dim) { return std::max<int64_t>(kKeyStageBytes / 4, 8 * Stride(k_dim)); }
   // All sizes from the rows and k_dim alone.
   static int64_t Floats(int64_t rows, int64_t k_dim) {
-    return rows * (kScoreStride + Stride(k_dim) + Stride(k_dim) / 4 + Stride(k_dim) / 4) + KeyStageFloats(k_dim) +
+    return rows * (kScoreStride + 2 * Stride(k_dim) + Stride(k_dim) / 4 + Stride(k_dim) / 4) + KeyStageFloats(k_dim) +
            kStageTokens * kStageDims;
   }
   CodeScratch(float* memory, int64_t rows, int64_t k_dim) {
     queries = memory;
-    codes = reinterpret_cast<int8_t*>(queries + rows * Stride(k_dim));
+    sink_queries = queries + rows * Stride(k_dim);
+    codes = reinterpret_cast<int8_t*>(sink_queries + rows * Stride(k_dim));
     starts = reinterpret_cast<int32_t*>(codes + rows * Stride(k_dim));
     key_stage = reinterpret_cast<float*>(starts) + rows * Stride(k_dim) / 4;
     value_stage = key_stage + KeyStageFloats(k_dim);
@@ -66,14 +68,20 @@ class CodeChunkRunner {
   int Run(int64_t chunk_begin, const PartialRows& partial) {
     const ChunkRanges ranges(tile_, params_.window, chunk_begin);
     const int v_dim = params_.kv.v_dim;
-    if (ranges.first < ranges.last) {
-      FindRows(chunk_begin, ranges.first, ranges.last);
+    const int split = static_cast<int>(std::clamp<int64_t>(params_.kv.sink_tokens - chunk_begin, 0, kChunkTokens));
+    const TokenRange sinks = {ranges.first, std::min(ranges.last, split)}, coded = {std::max(ranges.first, split), ranges.last};
+    if (sinks.begin < sinks.end) {
+      FindRows(*params_.kv.sinks, chunk_begin, sinks);
+      FloatScores(ranges, sinks, params_.kv.sinks->planes->key.coding, scratch_.sink_queries);
+    }
+    if (coded.begin < coded.end) {
+      FindRows(params_.kv, chunk_begin, coded);
       if (IntegerKeys(planes_)) {
         WithKvCode(planes_.key.coding.code, [&](auto code) {
-          if constexpr (code != KvCode::kE4M3) CodeScores<code>(ranges);
+          if constexpr (code != KvCode::kE4M3 && code != KvCode::kBF16) CodeScores<code>(ranges, coded);
         });
       } else {
-        FloatScores(ranges);
+        FloatScores(ranges, coded, planes_.key.coding, scratch_.queries);
       }
     }
     for (int r = 0; r < tile_.num_rows; ++r) {
@@ -82,16 +90,8 @@ class CodeChunkRunner {
       kernels_.softmax(scratch_.scores + r * kScoreStride, ranges.begin[r], ranges.end[r], &partial.maximum[r], &partial.sum[r]);
       std::fill_n(partial.out + int64_t{r} * v_dim, v_dim, 0.0f);
     }
-    const CodeRows& values = planes_.value_in_key ? keys_ : values_;
-    for (int t = ranges.first / kStageTokens * kStageTokens; t < ranges.last; t += kStageTokens) {
-      const int begin = std::max(t, ranges.first), end = std::min(t + kStageTokens, ranges.last);
-      for (int d = 0; d < v_dim; d += kStageDims) {
-        const int dims = std::min(kStageDims, v_dim - d);
-        const float* stage[kChunkTokens];
-        StageValues(values, begin, end, d, dims, stage);
-        WeighStage<float>(kernels_, tile_.num_rows, ranges, scratch_.scores, stage, begin, end, 0, dims, partial.out + d, v_dim);
-      }
-    }
+    if (sinks.begin < sinks.end) WeighValues(ranges, sinks, params_.kv.sinks->planes->value.coding, partial.out);
+    if (coded.begin < coded.end) WeighValues(ranges, coded, planes_.value.coding, partial.out);
     return std::max(ranges.last - ranges.first, 0);
   }
 
@@ -112,6 +112,32 @@ class CodeChunkRunner {
   }
 
  private:
+  struct TokenRange {
+    int begin, end;
+  };
+
+  void WeighValues(const ChunkRanges& ranges, TokenRange tokens, const KvCoding& coding, float* out) {
+    const CodeRows& values = planes_.value_in_key ? keys_ : values_;
+    const int v_dim = params_.kv.v_dim;
+    for (int t = tokens.begin / kStageTokens * kStageTokens; t < tokens.end; t += kStageTokens) {
+      const int begin = std::max(t, tokens.begin), end = std::min(t + kStageTokens, tokens.end);
+      for (int d = 0; d < v_dim; d += kStageDims) {
+        const int dims = std::min(kStageDims, v_dim - d);
+        const float* stage[kChunkTokens];
+        StageValues(values, coding, begin, end, d, dims, stage);
+        WeighStage<float>(kernels_, tile_.num_rows, ranges, scratch_.scores, stage, begin, end, 0, dims, out + d, v_dim);
+      }
+    }
+  }
+
+  // What sinks are multiplied with: the query as the codes meet it. factor: of `query`.
+  void StoreSinkQuery(int r, const float* query, float factor) {
+    const int padded = planes_.key.coding.padded();
+    float* const out = scratch_.sink_queries + r * CodeScratch::Stride(params_.kv.k_dim);
+    for (int i = 0; i < padded; ++i) out[i] = query[i] * factor;
+    std::copy_n(tile_.q[r] + planes_.key.coding.dim, planes_.exact_dim, out + padded);
+  }
+
   void StoreQuery(int r) {
     const KvCoding& coding = planes_.key.coding;
     const int dim = coding.dim, padded = coding.padded(), exact_dim = planes_.exact_dim;
@@ -124,6 +150,7 @@ class CodeChunkRunner {
       // The rotation's factor is a power of two.
       for (int i = 0; i < dim && planes_.rotation > 1; ++i) query[i] /= static_cast<float>(planes_.rotation);
       std::copy_n(exact, exact_dim, query + padded);
+      if (params_.kv.sink_tokens > 0) StoreSinkQuery(r, query, 1.0f);
       return;
     }
     const __m256 scale = _mm256_set1_ps(score_scale_);
@@ -133,6 +160,10 @@ class CodeChunkRunner {
     int8_t* const codes = scratch_.codes + r * CodeScratch::Stride(params_.kv.k_dim);
     int32_t* const start = scratch_.starts + r * CodeScratch::Stride(params_.kv.k_dim) / 4;
     const float query_scale = RoundQuery(query, padded, codes);
+    if (params_.kv.sink_tokens > 0) {
+      for (int i = 0; i < padded; ++i) query[i] = codes[i];
+      StoreSinkQuery(r, query, StoredScoreScale(planes_, query_scale));
+    }
     WithKvCode(coding.code, [&](auto code) {
       for (int first = 0, g = 0; first < coding.num_units(); first += coding.group / kKvUnit, ++g) {
         __m256i sum = _mm256_setzero_si256();
@@ -165,8 +196,9 @@ class CodeChunkRunner {
     return scale;
   }
 
-  void FindRows(int64_t chunk_begin, int begin, int end) {
-    const PagedKv& kv = params_.kv;
+  void FindRows(const PagedKv& kv, int64_t chunk_begin, TokenRange tokens) {
+    const KvPlanes& planes = *kv.planes;
+    const auto [begin, end] = tokens;
     std::byte* region = nullptr;
     int64_t token = 0;
     for (int t = begin; t < end; ++t, ++token) {
@@ -174,14 +206,14 @@ class CodeChunkRunner {
         region = KvRegion(kv, tile_.slot, chunk_begin + t, tile_.kv_head);
         token = (chunk_begin + t) % kv.block_tokens;
       }
-      keys_.main[t] = planes_.key.Main(region, token);
-      keys_.high[t] = planes_.key.High(region, token);
-      keys_.scales[t] = planes_.key.Scales(region, token);
-      exact_[t] = planes_.Exact(region, token);
-      if (planes_.value_in_key) continue;
-      values_.main[t] = planes_.value.Main(region, token);
-      values_.high[t] = planes_.value.High(region, token);
-      values_.scales[t] = planes_.value.Scales(region, token);
+      keys_.main[t] = planes.key.Main(region, token);
+      keys_.high[t] = planes.key.High(region, token);
+      keys_.scales[t] = planes.key.Scales(region, token);
+      exact_[t] = planes.Exact(region, token);
+      if (planes.value_in_key) continue;
+      values_.main[t] = planes.value.Main(region, token);
+      values_.high[t] = planes.value.High(region, token);
+      values_.scales[t] = planes.value.Scales(region, token);
     }
     const auto repeat = [&](int from, int to, int visible) {
       for (int t = from; t < to; ++t) {
@@ -211,13 +243,13 @@ class CodeChunkRunner {
   }
 
   template <KvCode kCode>
-  void CodeScores(const ChunkRanges& ranges) {
+  void CodeScores(const ChunkRanges& ranges, TokenRange tokens) {
     const KvCoding& coding = planes_.key.coding;
     if (tile_.num_rows <= kMaxGroupRows) {
-      ForEachScoreGroup(ranges, 0, kChunkTokens, [&](int row, int rows, int begin, int end) {
+      ForEachScoreGroup(ranges, tokens.begin & ~7, kChunkTokens, [&](int row, int rows, int begin, int end) {
         for (int t = begin; t < end; t += kAheadTokens) {
           const int next = std::min(t + kAheadTokens, end);
-          PrefetchValues(std::max(t, ranges.first), std::min(next, ranges.last));
+          PrefetchValues(std::max(t, tokens.begin), std::min(next, tokens.end));
           CodeGroup<kCode, false>(rows, queries_ + row, keys_, coding, exact_, planes_.exact_dim, t, next,
                                   scratch_.scores + row * kScoreStride);
         }
@@ -226,8 +258,8 @@ class CodeChunkRunner {
     }
     const int padded = coding.padded(), num_units = coding.num_units();
     const int stage = std::clamp(kKeyStageBytes / padded / 8 * 8, 8, kChunkTokens);
-    for (int t = ranges.first / stage * stage; t < ranges.last; t += stage) {
-      const int first = std::max(t, ranges.first) & ~7, last = (std::min(t + stage, ranges.last) + 7) & ~7;
+    for (int t = tokens.begin / stage * stage; t < tokens.end; t += stage) {
+      const int first = std::max(t, tokens.begin) & ~7, last = (std::min(t + stage, tokens.end) + 7) & ~7;
       auto* bytes = reinterpret_cast<uint8_t*>(scratch_.key_stage);
       for (int i = first; i < last; ++i, bytes += padded) {
         for (int u = 0; u < num_units; ++u) {
@@ -239,34 +271,36 @@ class CodeChunkRunner {
         staged_.high[i] = bytes;
         staged_.scales[i] = keys_.scales[i];
       }
-      ForEachScoreGroup(ranges, t, std::min(t + stage, ranges.last), [&](int row, int rows, int begin, int end) {
+      ForEachScoreGroup(ranges, first, std::min(t + stage, tokens.end), [&](int row, int rows, int begin, int end) {
         CodeGroup<kCode, true>(rows, queries_ + row, staged_, coding, exact_, planes_.exact_dim, begin, end,
                                scratch_.scores + row * kScoreStride);
       });
     }
   }
 
-  void FloatScores(const ChunkRanges& ranges) {
-    const KvCoding& coding = planes_.key.coding;
+  void FloatScores(const ChunkRanges& ranges, TokenRange tokens, const KvCoding& coding, const float* query) {
+    const KvCodec& codec = KvCodecOf(coding.code);
     const int padded = coding.padded(), width = padded + planes_.exact_dim;
     const int stage = std::clamp(kKeyStageBytes / 4 / width / 8 * 8, 8, kChunkTokens);
     const float* queries[kMaxTileRows];
-    for (int r = 0; r < tile_.num_rows; ++r) queries[r] = scratch_.queries + r * CodeScratch::Stride(params_.kv.k_dim);
-    for (int t = ranges.first / stage * stage; t < ranges.last; t += stage) {
-      const int first = std::max(t, ranges.first) & ~7, last = (std::min(t + stage, ranges.last) + 7) & ~7;
+    for (int r = 0; r < tile_.num_rows; ++r) queries[r] = query + r * CodeScratch::Stride(params_.kv.k_dim);
+    for (int t = tokens.begin / stage * stage; t < tokens.end; t += stage) {
+      const int first = std::max(t, tokens.begin) & ~7, last = (std::min(t + stage, tokens.end) + 7) & ~7;
       const float* keys[kChunkTokens];
       float* at = scratch_.key_stage;
       for (int i = first; i < last; ++i, at += width) {
-        for (int u = 0; u < coding.num_units(); ++u) {
-          DecodeKvUnit<KvCode::kE4M3>(keys_.main[i] + u * 32, nullptr, BF16ToF32(keys_.scales[i][u * kKvUnit / coding.group]),
-                                      at + u * kKvUnit);
-        }
+        WithKvCode(coding.code, [&](auto code) {
+          for (int u = 0; u < coding.num_units(); ++u) {
+            DecodeKvUnit<code>(keys_.main[i] + u * codec.main_bytes, keys_.high[i] + u * codec.high_bytes,
+                               BF16ToF32(keys_.scales[i][u * kKvUnit / coding.group]), at + u * kKvUnit);
+          }
+        });
         for (int d = 0; d < planes_.exact_dim; d += 8) {
           _mm256_storeu_ps(at + padded + d, LoadF32(reinterpret_cast<const BF16Bits*>(exact_[i] + d)));
         }
         keys[i] = at;
       }
-      ForEachScoreGroup(ranges, t, std::min(t + stage, ranges.last), [&](int row, int rows, int begin, int end) {
+      ForEachScoreGroup(ranges, first, std::min(t + stage, tokens.end), [&](int row, int rows, int begin, int end) {
         kernels_.scores(rows, queries + row, keys, width, score_scale_, begin, end, scratch_.scores + row * kScoreStride, {});
       });
     }
@@ -283,8 +317,7 @@ class CodeChunkRunner {
   }
 
   // Values [d, d + dims) of tokens [begin, end) as floats; stage[t]: where those of token t are.
-  void StageValues(const CodeRows& rows, int begin, int end, int d, int dims, const float** stage) {
-    const KvCoding& coding = planes_.value.coding;
+  void StageValues(const CodeRows& rows, const KvCoding& coding, int begin, int end, int d, int dims, const float** stage) {
     const KvCodec& codec = KvCodecOf(coding.code);
     const int main_bytes = codec.main_bytes, high_bytes = codec.high_bytes;
     float* at = scratch_.value_stage;

@@ -32,10 +32,11 @@ void StoreQuery(const KvPlanes& planes, const float* q, float* query) {
 }
 
 float Score(const AttentionParams& params, Scratch* scratch, int64_t slot, int64_t head, int64_t position) {
-  const KvPlanes& planes = *params.kv.planes;
+  const PagedKv& kv = params.kv.At(position);
+  const KvPlanes& planes = *kv.planes;
   const int32_t dim = planes.key.coding.dim;
-  std::byte* region = KvRegion(params.kv, slot, position, head);
-  const int64_t token = position % params.kv.block_tokens;
+  std::byte* region = KvRegion(kv, slot, position, head);
+  const int64_t token = position % kv.block_tokens;
   DecodeKvRows(planes.key, region, token, scratch->stored);
   double coded = 0, exact = 0;
   for (int32_t i = 0; i < dim; ++i) coded += double{scratch->query[i]} * scratch->stored[i];
@@ -63,7 +64,8 @@ void AttendCodesRow(const AttentionParams& params, const SeqSpan& span, int64_t 
   std::fill_n(acc, kv.v_dim, 0.0);
   for (int64_t t = range.begin; t < range.end; ++t) {
     const double p = std::exp(Score(params, &scratch, span.slot, kv_head, t) - largest);
-    DecodeKvRows(planes.value, KvRegion(kv, span.slot, t, kv_head), t % kv.block_tokens, scratch.stored);
+    const PagedKv& part = kv.At(t);
+    DecodeKvRows(part.planes->value, KvRegion(part, span.slot, t, kv_head), t % kv.block_tokens, scratch.stored);
     sum += p;
     for (int32_t i = 0; i < kv.v_dim; ++i) acc[i] += p * scratch.stored[i];
   }

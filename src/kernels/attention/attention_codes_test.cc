@@ -32,8 +32,8 @@ std::vector<float> Attend(Isa isa, const Case& c, const PagedKv& kv, const std::
   return out;
 }
 
-KvShape ShapeOf(const Case& c, const KvScheme& scheme, bool mean) {
-  return {DType::kF32, c.num_kv_heads, c.k_dim, c.v_dim, 16, c.exact_dim > 0, 0, scheme, c.exact_dim, mean};
+KvShape ShapeOf(const Case& c, const KvScheme& scheme, bool mean, int32_t sink_tokens = 0) {
+  return {DType::kF32, c.num_kv_heads, c.k_dim, c.v_dim, 16, c.exact_dim > 0, 0, scheme, c.exact_dim, mean, sink_tokens};
 }
 
 // The same cache in F32: keys and values as the codes stand for them.
@@ -60,8 +60,8 @@ TEST(AttentionCodes, EqualsPlainAttentionOverWhatTheyStandFor) {
                         {9, 1, 576, 512, 64, 20}, {5, 1, 80, 96, 0, 33},    {1, 1, 13, 9, 0, 20}, {6, 2, 192, 128, 0, 1}};
   for (const KvFormat& format : KvFormats()) {
     for (const Case& c : cases) {
-      for (const bool mean : {false, true}) {
-        TestKv codes(ShapeOf(c, format.scheme, mean), {c.kv_len});
+      for (const auto [mean, sinks] : {std::pair{false, 0}, {true, 0}, {true, 16}, {false, 32}}) {
+        TestKv codes(ShapeOf(c, format.scheme, mean, sinks), {c.kv_len});
         codes.FillNormal(std::vector<int32_t>{c.kv_len}, std::vector<int64_t>{3});
         const auto plain = Decoded(c, codes);
         for (const int32_t q_len : {1, std::min(c.kv_len, 17)}) {
@@ -71,7 +71,7 @@ TEST(AttentionCodes, EqualsPlainAttentionOverWhatTheyStandFor) {
             const double error = RmsError(Attend(isa, c, codes.view(), q, q_len), want);
             // 127 steps of the largest of a few hundred values: 1 % of a score's deviation, which is about 2.
             EXPECT_LT(error, format.scheme.key == KvCode::kE4M3 ? 1e-5 : 0.03)
-                << IsaName(isa) << " " << format.name << " k_dim " << c.k_dim << " mean " << mean << " rows " << q_len;
+                << IsaName(isa) << " " << format.name << " k_dim " << c.k_dim << " mean " << mean << " sinks " << sinks << " rows " << q_len;
           }
         }
       }
@@ -114,6 +114,32 @@ TEST(AttentionCodes, TheMeanCancels) {
   const auto q = TestRng(8).NormalVector(128, 0.5f);
   const auto want = Attend(Isa::kRef, c, plain.view(), q, 1);
   for (const Isa isa : TestableIsas()) EXPECT_LT(RmsError(Attend(isa, c, codes.view(), q, 1), want), 0.5) << IsaName(isa);
+}
+
+// Sinks keep what was written to BF16's accuracy, and their queries see no more: with a key that draws most of the
+// attention, the error is that of its rounding no more.
+TEST(AttentionCodes, SinksAreExact) {
+  for (const Case& c : {Case{4, 2, 64, 64, 0, 300}, Case{4, 1, 576, 512, 64, 300}}) {
+    KvShape plain_shape = ShapeOf(c, {}, false);
+    TestKv plain(plain_shape, {c.kv_len}), codes(ShapeOf(c, FindKvFormat("k4v4")->scheme, false), {c.kv_len});
+    TestKv with_sinks(ShapeOf(c, FindKvFormat("k4v4")->scheme, false, 16), {c.kv_len});
+    const auto q = TestRng(8).NormalVector(int64_t{c.num_q_heads} * c.k_dim, 1.0f);
+    for (int32_t head = 0; head < c.num_kv_heads; ++head) {
+      for (int32_t t = 0; t < c.kv_len; ++t) {
+        auto key = TestRng(t).NormalVector(c.k_dim, 0.3f);
+        const auto value = TestRng(1000 + t).NormalVector(c.v_dim);
+        for (int32_t i = 0; i < c.k_dim && t == 0; ++i) key[static_cast<size_t>(i)] = 1.0f + 0.1f * static_cast<float>(i % 7);
+        for (TestKv* kv : {&plain, &codes, &with_sinks}) kv->Write(0, head, t, key, value);
+      }
+    }
+    std::vector<float> queries = q;  // all of them like the first key
+    for (float& x : queries) x = 0.5f + 0.1f * x;
+    const auto want = Attend(Isa::kRef, c, plain.view(), queries, 1);
+    for (const Isa isa : TestableIsas()) {
+      const double without = RmsError(Attend(isa, c, codes.view(), queries, 1), want);
+      EXPECT_LT(RmsError(Attend(isa, c, with_sinks.view(), queries, 1), want), 0.3 * without) << IsaName(isa) << " " << c.k_dim;
+    }
+  }
 }
 
 // Garbage that was written is silenced (quant/kv_code.h); a query that is no number gives outputs that are none.

@@ -1,6 +1,6 @@
 // The query that a quantised cache's keys are multiplied with: its coded part rotated as the keys are and, where their
 // codes are integers, rounded to signed bytes with one scale. What the rounding does is part of the op: every variant's
-// scores are products of the same integers.
+// scores are products of the same integers. Sinks meet the same query, so what is common to all keys still cancels.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,9 @@ namespace cachalot {
 
 inline constexpr float kQueryLimit = 127.0f;
 
-inline bool IntegerKeys(const KvPlanes& planes) { return planes.key.coding.code != KvCode::kE4M3; }
+inline bool IntegerKeys(const KvPlanes& planes) {
+  return planes.key.coding.code != KvCode::kE4M3 && planes.key.coding.code != KvCode::kBF16;
+}
 
 // Scores are dot products of what is stored times this.
 inline float StoredScoreScale(const KvPlanes& planes, float scale) { return scale / static_cast<float>(planes.rotation); }

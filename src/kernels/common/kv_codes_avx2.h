@@ -97,6 +97,12 @@ static inline void EncodeKvVectorAvx2(const KvCoding& coding, const float* x, ui
     }
     scales[g] = KvScaleBits(ReduceMax(largest), limit);
     const __m256 inverse = _mm256_set1_ps(scales[g] == 0 ? 0.0f : 1.0f / BF16ToF32(scales[g]));
+    if (coding.code == KvCode::kBF16) {
+      for (int32_t i = begin; i < end; i += 8) {
+        StoreF32(reinterpret_cast<BF16Bits*>(main) + i, _mm256_mul_ps(KvFinite8(_mm256_loadu_ps(x + i)), inverse));
+      }
+      continue;
+    }
     for (int32_t i = begin; i < end; i += kKvUnit) {
       const __m256i codes = PackBytes(KvCodes8(coding.code, x + i, inverse), KvCodes8(coding.code, x + i + 8, inverse),
                                       KvCodes8(coding.code, x + i + 16, inverse), KvCodes8(coding.code, x + i + 24, inverse));
@@ -138,6 +144,13 @@ static inline __m256i LoadKvCodes(const uint8_t* main, const uint8_t* high) {
 // of the value, subnormal ones included.
 template <KvCode kCode>
 static inline void DecodeKvUnit(const uint8_t* main, const uint8_t* high, float scale, float* x) {
+  if constexpr (kCode == KvCode::kBF16) {
+    const __m256 factor = _mm256_set1_ps(scale);
+    for (int i = 0; i < kKvUnit; i += 8) {
+      _mm256_storeu_ps(x + i, _mm256_mul_ps(LoadF32(reinterpret_cast<const BF16Bits*>(main) + i), factor));
+    }
+    return;
+  }
   const __m256i codes = LoadKvCodes<kCode>(main, high);
   if constexpr (kCode == KvCode::kE4M3) {
     const __m256 factor = _mm256_set1_ps(scale * 256.0f);
@@ -178,6 +191,8 @@ static inline void WithKvCode(KvCode code, Fn&& fn) {
       return fn(std::integral_constant<KvCode, KvCode::kInt6>());
     case KvCode::kInt8:
       return fn(std::integral_constant<KvCode, KvCode::kInt8>());
+    case KvCode::kBF16:
+      return fn(std::integral_constant<KvCode, KvCode::kBF16>());
     default:
       return fn(std::integral_constant<KvCode, KvCode::kE4M3>());
   }

@@ -6,6 +6,7 @@
 
 namespace cachalot {
 
+// kv: At(position).
 inline std::byte* KvRegion(const PagedKv& kv, int64_t slot, int64_t position, int64_t head) {
   return kv.Block(slot, position) + head * kv.planes->head_bytes;
 }

@@ -86,6 +86,15 @@ TestKv::TestKv(const KvShape& shape, std::span<const int32_t> kv_lens, uint64_t 
   }
   view_.block_tables = tables_.data();
   view_.table_stride = table_stride;
+  if (shape.sink_tokens == 0) return;
+  KvShape sinks = shape;
+  sinks.scheme = SinkScheme(shape.scheme);
+  sinks.sink_tokens = 0;
+  std::vector<int32_t> sink_lens(kv_lens.begin(), kv_lens.end());
+  for (int32_t& len : sink_lens) len = std::min(len, shape.sink_tokens);
+  sinks_ = std::make_unique<TestKv>(sinks, sink_lens, seed + 1);
+  view_.sinks = &sinks_->view();
+  view_.sink_tokens = shape.sink_tokens;
 }
 
 int64_t TestKv::BlockBytes() const {
@@ -114,6 +123,7 @@ std::byte* TestKv::TokenValue(int64_t slot, int64_t head, int64_t position) cons
 
 void TestKv::Write(int64_t slot, int64_t head, int64_t position, std::span<const float> key,
                    std::span<const float> value) {
+  if (IsSink(position)) return sinks_->Write(slot, head, position, key, value);
   if (planes_ != nullptr) {
     std::vector<float> scratch(key.begin(), key.end());
     EncodeKvKey(*planes_, Mean(head), scratch.data(), Region(slot, head, position), position % view_.block_tokens);
@@ -146,6 +156,7 @@ void TestKv::FillNormal(std::span<const int32_t> kv_lens, std::span<const int64_
 }
 
 std::vector<float> TestKv::Key(int64_t slot, int64_t head, int64_t position) const {
+  if (IsSink(position)) return sinks_->Key(slot, head, position);
   std::vector<float> values;
   if (planes_ != nullptr) {
     values.resize(static_cast<size_t>(view_.k_dim));
@@ -159,6 +170,7 @@ std::vector<float> TestKv::Key(int64_t slot, int64_t head, int64_t position) con
 }
 
 std::vector<float> TestKv::Value(int64_t slot, int64_t head, int64_t position) const {
+  if (IsSink(position)) return sinks_->Value(slot, head, position);
   std::vector<float> values;
   if (planes_ != nullptr) {
     values.resize(static_cast<size_t>(view_.v_dim));
@@ -174,6 +186,9 @@ std::vector<float> TestKv::Value(int64_t slot, int64_t head, int64_t position) c
 std::vector<float> TestKv::AllBytes() const {
   std::vector<float> words(data_.size());
   std::memcpy(words.data(), data_.data(), words.size() * sizeof(float));
+  if (sinks_ == nullptr) return words;
+  const std::vector<float> more = sinks_->AllBytes();
+  words.insert(words.end(), more.begin(), more.end());
   return words;
 }
 

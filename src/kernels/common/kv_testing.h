@@ -27,6 +27,7 @@ struct KvShape {
   KvScheme scheme = {};
   int32_t exact_dim = 0;
   bool with_mean = false;     // a mean of each head is taken off the keys
+  int32_t sink_tokens = 0;    // the first ones lie elsewhere (PagedKv::sinks)
 
   std::string Name() const { return scheme.quantised() ? KvSchemeName(scheme) : DTypeName(dtype); }
 };
@@ -52,7 +53,7 @@ class TestKv {
   std::vector<float> Key(int64_t slot, int64_t head, int64_t position) const;
   std::vector<float> Value(int64_t slot, int64_t head, int64_t position) const;
   std::vector<float> AllBytes() const;  // as bit patterns, for comparisons
-  bool Intact() const { return data_.Intact(); }
+  bool Intact() const { return data_.Intact() && (sinks_ == nullptr || sinks_->Intact()); }
 
  private:
   int64_t BlockBytes() const;
@@ -61,7 +62,10 @@ class TestKv {
   std::byte* TokenKey(int64_t slot, int64_t head, int64_t position) const;
   std::byte* TokenValue(int64_t slot, int64_t head, int64_t position) const;
 
+  bool IsSink(int64_t position) const { return position < view_.sink_tokens; }
+
   KvShape shape_;
+  std::unique_ptr<TestKv> sinks_;
   int64_t num_slots_ = 0;
   std::vector<int32_t> tables_;
   std::unique_ptr<KvPlanes> planes_;  // of a quantised cache

@@ -30,10 +30,15 @@ struct PagedKv {
   // nothing. Null: plain values.
   const KvPlanes* planes = nullptr;
   const float* key_mean = nullptr;  // [num_kv_heads, coded values], taken off before coding; null: none
+  // Of a quantised cache: where the tokens at positions [0, sink_tokens) lie instead, a quantised cache of the same shape
+  // and mean whose scheme is SinkScheme; here they have no place. A multiple of 8 and of block_tokens; no window.
+  const PagedKv* sinks = nullptr;
+  int32_t sink_tokens = 0;
   const int32_t* block_tables = nullptr;  // [num_slots, table_stride]
   int64_t table_stride = 0;
 
-  // Where token `position` of sequence slot `slot` lives.
+  const PagedKv& At(int64_t position) const { return position < sink_tokens ? *sinks : *this; }
+  // Where token `position` of sequence slot `slot` lives, if it is At(position).
   std::byte* Block(int64_t slot, int64_t position) const {
     return data + int64_t{block_tables[slot * table_stride + position / block_tokens]} * block_bytes;
   }

@@ -60,8 +60,9 @@ PagedKv MlaExpand(const ExecContext& ctx, const MlaExpandParams& params) {
     const int64_t begin = i * page;
     const int64_t count = std::min<int64_t>(page, params.kv_len - begin);
     if (params.latent.planes != nullptr) {
+      const PagedKv& latent = params.latent.At(begin);
       for (int64_t t = 0; t < count; ++t) {
-        DecodeKvKey(*params.latent.planes, params.latent.key_mean, params.latent.Block(params.slot, begin), t,
+        DecodeKvKey(*latent.planes, latent.key_mean, latent.Block(params.slot, begin), t,
                     latents + (begin + t) * width);
       }
       return;

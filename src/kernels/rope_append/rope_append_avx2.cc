@@ -113,7 +113,7 @@ void EncodeKey(const KvPlanes& planes, const float* mean, Padded* key, std::byte
 }
 
 void AppendCodes(const RopeAppendParams& params, int64_t row, int64_t slot, int64_t position) {
-  const PagedKv& kv = params.kv;
+  const PagedKv& kv = params.kv.At(position);
   const int64_t token = position % kv.block_tokens;
   const int32_t begin = params.k_rope_offset, end = begin + params.rope_dim;
   Padded x;

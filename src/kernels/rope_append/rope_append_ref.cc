@@ -37,7 +37,7 @@ void RotateKey(const RopeAppendParams& params, int64_t row, int32_t head, float*
 }
 
 void AppendCodes(const RopeAppendParams& params, int64_t row, int64_t slot, int64_t position) {
-  const PagedKv& kv = params.kv;
+  const PagedKv& kv = params.kv.At(position);
   const KvPlanes& planes = *kv.planes;
   const int64_t token = position % kv.block_tokens;
   float key[kMaxKvDim];

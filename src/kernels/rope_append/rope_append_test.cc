@@ -151,6 +151,9 @@ TEST(RopeAppend, EveryVariantHasTheReferencesBits) {
     for (const bool mean : {false, true}) {
       const KvScheme& scheme = format.scheme;
       shapes.push_back({{DType::kF32, 3, 64, 64, 16, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 64, 9, 64, 0, 0});
+      shapes.push_back({{DType::kF32, 3, 64, 64, 16, false, 0, scheme, 0, mean, 16}, RopeStyle::kHalf, 64, 9, 64, 0, 0});
+      shapes.push_back(
+          {{DType::kF32, 1, 576, 512, 64, true, 0, scheme, 64, mean, 64}, RopeStyle::kInterleaved, 64, 16, 192, 128, 512});
       shapes.push_back({{DType::kF32, 2, 80, 40, 24, false, 8, scheme, 0, mean}, RopeStyle::kInterleaved, 20, 4, 80, 3, 2});
       shapes.push_back({{DType::kF32, 1, 13, 5, 8, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 6, 2, 17, 11, 7});
       shapes.push_back(
