@@ -111,7 +111,7 @@ class Server {
 
 // Rates against none, by batch, of batches of 1, 8, 32, 1, 8, … after the first of each.
 std::array<double, 3> Rates(const Server& like) {
-  constexpr uint64_t kSeeds = 3;
+  constexpr uint64_t kSeeds = 8;
   constexpr int kRounds = 4;
   std::array<double, 3> rates = {};
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {

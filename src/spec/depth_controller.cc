@@ -78,9 +78,10 @@ void DepthController::ObserveStep(const DraftedStep& step) {
   const int32_t num_drafts = step.num_tokens - step.num_rows;
   Times& times = TimesOf(step.num_rows);
   const auto without_us = static_cast<double>(std::max<int64_t>(0, step.step_us - step.draft_us));
-  const bool compares = times.step.Observe(1 + num_drafts, without_us, step.context);
+  const int64_t context = step.context / std::max(1, step.num_rows);
+  const bool compares = times.step.Observe(1 + num_drafts, without_us, context);
   if (step.num_passes > 0) {
-    times.pass.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes), step.context);
+    times.pass.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes), context);
   }
   const double income = hopeful_ ? kHopeful : kIncome;
   double change = income;

@@ -11,24 +11,24 @@ constexpr double kLeastWeight = 0.1;  // of a new measurement
 constexpr double kLevelWeight = 0.2;  // for the level, where the size is that of the step before,
 constexpr double kOtherWeight = 0.05;  // and where it is not
 constexpr double kOutlier = 3.0;      // something else had the machine
-constexpr int64_t kStepsNearby = 8;   // by which contexts may have grown unseen
+constexpr int64_t kNearby = 16;       // tokens by which contexts may have grown unseen
 
 }  // namespace
 
-size_t StepCost::IndexOf(int32_t num_tokens) {
-  const int32_t n = std::max(1, num_tokens);
+size_t StepCost::IndexOf(int32_t size) {
+  const int32_t n = std::max(1, size);
   if (n <= kNumExact) return static_cast<size_t>(n - 1);
   const double above = std::log(static_cast<double>(n) / kNumExact) / std::log(1.25);
   return static_cast<size_t>(std::min(kNumBuckets - 1, kNumExact + static_cast<int32_t>(above)));
 }
 
-bool StepCost::Observe(int32_t num_tokens, double us, int64_t context) {
+bool StepCost::Observe(int32_t size, double us, int64_t context) {
   ++now_;
-  const size_t i = IndexOf(num_tokens);
+  const size_t i = IndexOf(size);
   Bucket& bucket = buckets_[i];
   if (!Knows(i)) bucket = {};
   const bool first = newest_ == kNumBuckets;
-  const bool elsewhere = !first && std::abs(context - context_) > context_ / 4 + kStepsNearby * num_tokens;
+  const bool elsewhere = !first && std::abs(context - context_) > context_ / 4 + kNearby;
   context_ = context;
   if (elsewhere) {
     if (bucket.count == 0) return false;
@@ -42,7 +42,7 @@ bool StepCost::Observe(int32_t num_tokens, double us, int64_t context) {
   // Of the same size again there is nothing to learn but the level.
   if (!elsewhere && (bucket.count <= 3 || i != newest_)) bucket.us += (us / level_ - bucket.us) * weight;
   newest_ = i;
-  bucket.tokens += (num_tokens - bucket.tokens) * weight;
+  bucket.size += (size - bucket.size) * weight;
   bucket.last = now_;
   return true;
 }
@@ -54,38 +54,38 @@ void StepCost::FollowLevel(size_t i, double part, bool elsewhere) {
   level_ = std::clamp(level_ * (1 + (part - 1) * weight), 1e-3, 1e3);
 }
 
-double StepCost::Estimate(int32_t num_tokens) const { return level_ * AtLevel(num_tokens); }
+double StepCost::Estimate(int32_t size) const { return level_ * AtLevel(size); }
 
-double StepCost::AtLevel(int32_t num_tokens) const {
-  const size_t i = IndexOf(num_tokens);
+double StepCost::AtLevel(int32_t size) const {
+  const size_t i = IndexOf(size);
   const Bucket* below = nullptr;
   const Bucket* above = nullptr;
   for (size_t j = i + 1; j-- > 0 && below == nullptr;) {
-    if (Knows(j) && buckets_[j].tokens <= num_tokens) below = &buckets_[j];
+    if (Knows(j) && buckets_[j].size <= size) below = &buckets_[j];
   }
   for (size_t j = i; j < buckets_.size() && above == nullptr; ++j) {
-    if (Knows(j) && buckets_[j].tokens > num_tokens) above = &buckets_[j];
+    if (Knows(j) && buckets_[j].size > size) above = &buckets_[j];
   }
   if (below == nullptr) return above == nullptr ? 0.0 : above->us;
-  if (above == nullptr && goes_on_) return Beyond(static_cast<size_t>(below - buckets_.data()), num_tokens);
+  if (above == nullptr && goes_on_) return Beyond(static_cast<size_t>(below - buckets_.data()), size);
   if (above == nullptr || above->us < below->us) return below->us;
-  const double part = (num_tokens - below->tokens) / (above->tokens - below->tokens);
+  const double part = (size - below->size) / (above->size - below->size);
   return below->us + part * (above->us - below->us);
 }
 
-// More tokens than the largest that was measured, which is in bucket i.
-double StepCost::Beyond(size_t i, double num_tokens) const {
+// More than the largest that was measured, which is in bucket i.
+double StepCost::Beyond(size_t i, double size) const {
   const Bucket& last = buckets_[i];
   for (size_t j = i; j-- > 0;) {
     if (!Knows(j)) continue;
-    const double slope = std::max(0.0, last.us - buckets_[j].us) / (last.tokens - buckets_[j].tokens);
-    return last.us + slope * (num_tokens - last.tokens);
+    const double slope = std::max(0.0, last.us - buckets_[j].us) / (last.size - buckets_[j].size);
+    return last.us + slope * (size - last.size);
   }
   return last.us;
 }
 
-int32_t StepCost::count(int32_t num_tokens) const {
-  const size_t i = IndexOf(num_tokens);
+int32_t StepCost::count(int32_t size) const {
+  const size_t i = IndexOf(size);
   return Knows(i) ? buckets_[i].count : 0;
 }
 

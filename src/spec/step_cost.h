@@ -1,5 +1,5 @@
-// StepCost: how long a step with so many tokens takes, learned from steps that were measured. Exact up to 16 tokens, in
-// ranges a quarter wide above. All sizes get slower together as contexts grow, and faster when short ones begin: that is one
+// StepCost: how long a step of a size takes, learned from steps that were measured. Exact up to a size of 16, in ranges a
+// quarter wide above. All sizes get slower together as contexts grow, and faster when short ones begin: that is one
 // level for all, which follows steps of a size that was just measured, so that sizes can be compared though they were measured
 // at different times. Where contexts are others than in the step before, the level is taken from the first step of a size
 // that is known. Invariant: what was never measured costs no more than the nearest smaller size that was, so that it is tried
@@ -16,31 +16,31 @@ namespace cachalot {
 class StepCost {
  public:
   static constexpr int32_t kNumExact = 16;
-  static constexpr int32_t kNumBuckets = 48;  // the last holds everything above some 20,000 tokens
+  static constexpr int32_t kNumBuckets = 48;  // the last holds everything above some 20,000
   static constexpr int64_t kForgetAfter = 2048;
 
   explicit StepCost(bool goes_on = false) : goes_on_(goes_on) {}
-  // context: cached tokens of all its sequences. False: nothing can be learned of a size that was never measured, in contexts
+  // context: cached tokens of a sequence, on average. False: nothing can be learned of a size that was never measured, in contexts
   // that are others than before.
-  bool Observe(int32_t num_tokens, double us, int64_t context = 0);
+  bool Observe(int32_t size, double us, int64_t context = 0);
   // 0: nothing is known at all.
-  double Estimate(int32_t num_tokens) const;
+  double Estimate(int32_t size) const;
   // How often this size was measured, of late.
-  int32_t count(int32_t num_tokens) const;
+  int32_t count(int32_t size) const;
 
  private:
   struct Bucket {
     double us = 0;      // at level 1
-    double tokens = 0;  // where in its range it was measured
+    double size = 0;  // where in its range it was measured
     int32_t count = 0;
     int64_t last = 0;
   };
-  double AtLevel(int32_t num_tokens) const;
-  static size_t IndexOf(int32_t num_tokens);
+  double AtLevel(int32_t size) const;
+  static size_t IndexOf(int32_t size);
   void FollowLevel(size_t i, double part, bool elsewhere);
   bool Knows(size_t i) const { return buckets_[i].count > 0 && now_ - buckets_[i].last < kForgetAfter; }
 
-  double Beyond(size_t i, double num_tokens) const;
+  double Beyond(size_t i, double size) const;
 
   const bool goes_on_;  // sizes that were never measured are thought to
   std::array<Bucket, kNumBuckets> buckets_;
