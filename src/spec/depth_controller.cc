@@ -62,7 +62,8 @@ void DepthController::ObserveRow(DraftRecord* record, int32_t num_drafts, int32_
     // A rate of 0 would let nothing tell sequences apart.
     all.accepted = std::max(all.accepted, 0.01 * all.tried);
   }
-  if (num_accepted > 0 && !drafting_) probe_every_ = 1;
+  // One that was right is a little news of one sequence; of many there is enough to decide.
+  if (num_accepted > 0 && !drafting_ && (!together_ || num_rows_ == 1)) probe_every_ = 1;
   int32_t& depth_cap = TimesOf(num_rows_).depth_cap;
   if (num_accepted == num_drafts && num_drafts == depth_cap) depth_cap = std::min(depth_cap + 1, kMaxDrafts);
 }
@@ -83,6 +84,8 @@ void DepthController::ObserveStep(const DraftedStep& step) {
   if (step.num_passes > 0) {
     times.pass.Observe(step.num_drafted, static_cast<double>(step.draft_us) / static_cast<double>(step.num_passes), context);
   }
+  // Not all sizes get faster alike: what does a step without drafts take here?
+  if (times.step.moved() && num_drafts > 0) steps_with_ = kBaselineEvery;
   const double income = hopeful_ ? kHopeful : kIncome;
   double change = income;
   if (num_drafts > 0 && compares) {

@@ -8,7 +8,7 @@
 // holds the price of a try. So whatever is believed of acceptance and times, and however short the answer, drafting has
 // never lost more than kHopeful of the time, prompts included, and what a try took more than its price. Deeper than one
 // token only goes what was right at the depth before. What looks as if it did not pay is tried again, with one token of one
-// sequence (together: of each), ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right.
+// sequence (together: of each), ever more rarely (kProbeFirst to kProbeLast steps), but at once where that was right (of one sequence).
 // Where the host knows what it would have drafted, it need not try to know whether that was right (ObserveGuess): what such a
 // guess would have saved is put into the purse, so that text that is a copy is drafted at once, and other text never.
 // All of this is one engine's: a sequence begins with what was learned from those before it. Times are learned for each number
@@ -64,7 +64,7 @@ class DepthController {
   static constexpr int64_t kProbeFirst = 16;
   static constexpr int64_t kProbeLast = 256;
   static constexpr int64_t kThinkEvery = 8;
-  static constexpr int64_t kBaselineEvery = 128;  // a step without drafts, where they pay: what is it that they save?
+  static constexpr int64_t kBaselineEvery = 64;   // a step without drafts, where they pay: what is it that they save?
   // Of the purse, in steps without drafts.
   static constexpr double kMostStake = 4;
   static constexpr double kMostDebt = 8;     // what takes longer is rather something else that had the machine

@@ -29,14 +29,15 @@ bool StepCost::Observe(int32_t size, double us, int64_t context) {
   if (!Knows(i)) bucket = {};
   const bool first = newest_ == kNumBuckets;
   const bool elsewhere = !first && std::abs(context - context_) > context_ / 4 + kNearby;
-  context_ = context;
+  moved_ = elsewhere;
   if (elsewhere) {
-    if (bucket.count == 0) return false;
+    if (bucket.count == 0) return false;  // and the next is elsewhere still
     num_at_level_ = 0;
   } else if (bucket.count >= 3) {
     us = std::min(us, kOutlier * bucket.us * level_);
   }
   if (elsewhere || bucket.count >= 3) FollowLevel(i, us / std::max(1.0, bucket.us * level_), elsewhere);
+  context_ = context;
   ++bucket.count;
   const double weight = std::max(kLeastWeight, 1.0 / bucket.count);
   // Of the same size again there is nothing to learn but the level.

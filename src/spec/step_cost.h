@@ -25,6 +25,8 @@ class StepCost {
   bool Observe(int32_t size, double us, int64_t context = 0);
   // 0: nothing is known at all.
   double Estimate(int32_t size) const;
+  // The last observation was in other contexts than those before it.
+  bool moved() const { return moved_; }
   // How often this size was measured, of late.
   int32_t count(int32_t size) const;
 
@@ -48,6 +50,7 @@ class StepCost {
   double level_ = 1;
   int32_t num_at_level_ = 0;     // observations since contexts were others
   int64_t context_ = 0;          // of the last
+  bool moved_ = false;
   size_t newest_ = kNumBuckets;  // the bucket that was measured last
 };
 

@@ -24,7 +24,9 @@ TEST(StepCost, OtherContextsAreAnotherLevel) {
   EXPECT_NEAR(cost.Estimate(2), 1.5 * cost.Estimate(1), 5);
   EXPECT_NEAR(cost.Estimate(1), 400, 15);
   EXPECT_FALSE(cost.Observe(3, 200, 1)) << "of contexts that nothing is known of yet";
-  EXPECT_TRUE(cost.Observe(2, 150, 2000));
+  EXPECT_TRUE(cost.moved());
+  EXPECT_TRUE(cost.Observe(2, 150, 2)) << "they are others still";
+  EXPECT_TRUE(cost.moved());
   EXPECT_NEAR(cost.Estimate(1), 100, 3);
   EXPECT_NEAR(cost.Estimate(2), 150, 3);
 }
