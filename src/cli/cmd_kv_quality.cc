@@ -22,6 +22,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int32_t kSinkBlock = 16;  // ModelOptions::block_tokens
+
 struct QualityFlags {
   ModelFlags model;
   PromptFlags text;
@@ -68,17 +70,49 @@ PplProgress ShowProgress(const char* what, const StopOnInterrupt& stop, bool sho
   };
 }
 
+// What every type costs every layer, on the first windows.
+Result<std::vector<KvTypeErrors>> ProbeTypes(const KeyMeans& means, std::vector<PplWindow> windows, int32_t sample_every,
+                                             Session* session, const PplProgress& progress) {
+  constexpr size_t kProbedChunks = 2;
+  if (windows.size() > kProbedChunks) windows.resize(kProbedChunks);
+  std::vector<std::unique_ptr<KvErrorProbe>> probes;
+  std::vector<AttentionTap*> taps;
+  for (const KvFormat& format : KvFormats()) {
+    probes.push_back(std::make_unique<KvErrorProbe>(KvErrorProbe::Options{.schemes = {format.scheme},
+                                                                          .means = means.Means(),
+                                                                          .sample_every = sample_every,
+                                                                          .sink_tokens = SinkTokens(kDefaultSinks, kSinkBlock),
+                                                                          .measure = false}));
+    taps.push_back(probes.back().get());
+  }
+  AttentionTaps all(taps);
+  const ScopedAttentionTap tap(&all);
+  RETURN_IF_ERROR(ScoreWindows(session->engine(), windows, 1, progress).status());
+  std::vector<KvTypeErrors> errors;
+  for (size_t i = 0; i < probes.size(); ++i) {
+    KvTypeErrors& type = errors.emplace_back(KvTypeErrors{KvFormats()[i].name, {}});
+    for (const KvErrorProbe::Layer& layer : probes[i]->layers()) {
+      type.layers.push_back(layer.output > 0 ? static_cast<float>(layer.predicted() / layer.output) : 0.0f);
+    }
+  }
+  return errors;
+}
+
 Status Calibrate(const FlagSet& set, const QualityFlags& flags) {
   KeyMeans means;
-  const ScopedAttentionTap tap(&means);
   ASSIGN_OR_RETURN(const auto session, Session::Open(Observed(flags.model.options)));
   ASSIGN_OR_RETURN(const auto windows, ReadWindows(set, flags, *session));
   const StopOnInterrupt stop;
   const bool show = ::isatty(STDERR_FILENO) != 0;
-  const auto totals = ScoreWindows(session->engine(), windows, 1, ShowProgress("calibrate", stop, show));
+  {
+    const ScopedAttentionTap tap(&means);
+    RETURN_IF_ERROR(ScoreWindows(session->engine(), windows, 1, ShowProgress("calibrate", stop, show)).status());
+  }
+  const int32_t sample_every = std::min(flags.sample_every, std::max(1, flags.model.options.context / 4));
+  const auto errors = ProbeTypes(means, windows, sample_every, session.get(), ShowProgress("types", stop, show));
   if (show) PrintNote("\r\x1b[K");
-  RETURN_IF_ERROR(totals.status());
-  RETURN_IF_ERROR(WriteKeyMeans(flags.out, means));
+  RETURN_IF_ERROR(errors.status());
+  RETURN_IF_ERROR(WriteKvCalibration(flags.out, means, *errors));
   double least = 1, most = 0;
   for (const auto& layer : means.layers()) {
     least = std::min(least, KeyMeans::MeanShare(layer));
@@ -92,9 +126,12 @@ Status Calibrate(const FlagSet& set, const QualityFlags& flags) {
 // Each layer's own error in its attention's output, relative to the output.
 Result<std::vector<KvErrorProbe::Layer>> ProbeLayers(const FlagSet& set, const QualityFlags& flags, const KvChoice& choice,
                                                      const StopOnInterrupt& stop, bool show) {
-  KvErrorProbe probe(choice.types.scheme, choice.key_means, flags.sample_every);
-  const ScopedAttentionTap tap(&probe);
   ASSIGN_OR_RETURN(const auto session, Session::Open(Observed(flags.model.options)));
+  const ModelSpec& spec = session->bundle().spec;
+  KvErrorProbe::Options options = {.schemes = {}, .means = choice.key_means, .sample_every = flags.sample_every, .sink_tokens = choice.types.sink_tokens};
+  for (int32_t layer = 0; layer < spec.num_layers; ++layer) options.schemes.push_back(choice.types.Of(spec, layer));
+  KvErrorProbe probe(std::move(options));
+  const ScopedAttentionTap tap(&probe);
   ASSIGN_OR_RETURN(auto windows, ReadWindows(set, flags, *session));
   constexpr size_t kProbedChunks = 4;  // some hundred outputs of every head
   if (windows.size() > kProbedChunks) windows.resize(kProbedChunks);
@@ -108,6 +145,10 @@ std::string LayersText(const std::vector<KvErrorProbe::Layer>& layers) {
   std::string text = "error of each layer's attention, % of its output\nlayer    keys  values   query  predicted  measured  ratio\n";
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto& layer = layers[i];
+    if (layer.outputs == 0) {
+      text += fmt::format("{:>5}   not quantised\n", i);
+      continue;
+    }
     text += fmt::format("{:>5}{:>8.3f}{:>8.3f}{:>8.3f}{:>11.3f}{:>10.3f}{:>7.3f}\n", i, 100 * Relative(layer.from_keys, layer),
                         100 * Relative(layer.from_values, layer), 100 * Relative(layer.from_query, layer),
                         100 * Relative(layer.predicted(), layer), 100 * Relative(layer.measured, layer),
@@ -146,13 +187,13 @@ Status Report(const FlagSet& set, const QualityFlags& flags, Output* output) {
   const StopOnInterrupt stop;
   const bool show = ::isatty(STDERR_FILENO) != 0 && !flags.json;
   ASSIGN_OR_RETURN(const ModelBundle plan, PlanModel(flags.model.options));
-  if (!plan.kv.types.scheme.quantised()) {
+  if (!plan.kv.types.any_quantised()) {
     return InvalidArgument("--kv-type {}: the report is about a quantised type", flags.model.options.kv.type);
   }
   ASSIGN_OR_RETURN(const auto layers, ProbeLayers(set, flags, plan.kv, stop, show));
-  Json json = {{"model", flags.model.Place()}, {"kv", plan.kv.Name()}, {"against", flags.against}, {"context", flags.model.options.context},
+  Json json = {{"model", flags.model.Place()}, {"kv", plan.kv.Name()}, {"mix", plan.kv.mix}, {"against", flags.against}, {"context", flags.model.options.context},
                {"layers", LayersJson(layers)}};
-  std::string text = LayersText(layers);
+  std::string text = fmt::format("{}\n{}", plan.kv.mix.empty() ? flags.model.options.kv.type : plan.kv.mix, LayersText(layers));
   double mean_kl = 0;
   if (!flags.layers_only) {
     ASSIGN_OR_RETURN(const KvComparison c, Compare(set, flags, stop, show));
@@ -181,6 +222,7 @@ int Run(Args args, FlagSet* set, QualityFlags* flags, bool calibrate) {
   Output output;
   if (const Status status = set->Parse(args); !status.ok()) return ExitUsage(status);
   if (set->help_wanted()) return ExitWith(output.Write(set->Help()), output);
+  if (flags->model.options.kv.budget != 0 && !set->Given("--kv-type")) flags->model.options.kv.type = "auto";
   if (const Status status = flags->model.Resolve(); !status.ok()) return ExitUsage(status);
   if (flags->tokens.empty()) {
     if (const Status status = flags->text.Resolve(*set); !status.ok()) return ExitUsage(status);
@@ -205,8 +247,10 @@ int KvCalibrateCommand(Args args) {
   QualityFlags flags;
   FlagSet set("kv calibrate -m FILE|FOLDER -f TEXT -o OUT.safetensors",
               "Measures the mean of every channel of the model's keys over a text. With --kv-calibration a quantised KV\n"
-              "cache takes it off before it rounds: exactly free, since attention sees differences of keys only.");
+              "cache takes it off before it rounds: exactly free, since attention sees differences of keys only. And predicts\n"
+              "what every type costs every layer, by which --kv-budget picks types.");
   DeclareCommon(&set, &flags);
+  set.Int("--sample-every", &flags.sample_every, 1, 1 << 20, "N", "errors of types: every N-th position is looked at (default 64)");
   set.String("-o,--output-file", &flags.out, "OUT.safetensors", "the file to write");
   flags.model.Declare(&set);
   return Run(args, &set, &flags, /*calibrate=*/true);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/logit_kl.h"
+
 namespace cachalot {
 namespace {
 
@@ -30,14 +32,6 @@ Result<std::vector<float>> LogitsOf(Session* session, const PplWindow& window, i
   return logits;
 }
 
-// The log of the sum of exponentials.
-double Normaliser(std::span<const float> logits) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float x : logits) sum += std::exp(x - largest);
-  return largest + std::log(sum);
-}
-
 }  // namespace
 
 Result<KvComparison> CompareKv(Session* base, Session* other, std::span<const PplWindow> windows,
@@ -52,13 +46,11 @@ Result<KvComparison> CompareKv(Session* base, Session* other, std::span<const Pp
     for (size_t i = static_cast<size_t>(window.first_scored); i + 1 < window.tokens.size(); ++i) {
       const auto p = std::span(p_logits).subspan(i * static_cast<size_t>(vocab), static_cast<size_t>(vocab));
       const auto q = std::span(q_logits).subspan(i * static_cast<size_t>(vocab), static_cast<size_t>(vocab));
-      const double p_norm = Normaliser(p), q_norm = Normaliser(q);
-      double kl = 0;
-      for (size_t v = 0; v < p.size(); ++v) kl += std::exp(p[v] - p_norm) * ((p[v] - p_norm) - (q[v] - q_norm));
+      const double kl = LogitKl(p, q);
       if (!std::isfinite(kl)) return Internal("window {}, position {}: a logit is no finite number", w, i);
       const auto next = static_cast<size_t>(window.tokens[i + 1]);
-      p_logprobs.push_back(static_cast<float>(p[next] - p_norm));
-      q_logprobs.push_back(static_cast<float>(q[next] - q_norm));
+      p_logprobs.push_back(static_cast<float>(p[next] - LogNormaliser(p)));
+      q_logprobs.push_back(static_cast<float>(q[next] - LogNormaliser(q)));
       result.kl_sum += kl;
       result.kl_largest = std::max(result.kl_largest, kl);
       result.same_top += std::max_element(p.begin(), p.end()) - p.begin() == std::max_element(q.begin(), q.end()) - q.begin();

@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
 constexpr int32_t kMaxTokens = 1 << 30;
 constexpr char kDeepSeekKvType[] = "k6v8";
+constexpr int32_t kMaxSinks = 1 << 16;
 constexpr int64_t kDefaultKvDiskBytes = int64_t{8} << 30;
 
 }  // namespace
@@ -45,8 +46,19 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
                 "values of a quantised key that share a scale (default: the type's)");
   flags->Choice("--kv-rotate", &options.kv.rotate, {"auto", "on", "off"},
                 "Hadamard rotation of quantised keys (default: the type's)");
+  flags->Int("--kv-sinks", &options.kv.sinks, 0, kMaxSinks, "N",
+             fmt::format("first tokens that stay exact in a quantised cache, up to whole blocks\n(default {})", kDefaultSinks));
   flags->String("--kv-calibration", &options.kv.calibration, "FILE",
                 "means that are taken off the keys first (cachalot kv calibrate)");
+  flags->Float("--kv-budget", &options.kv.budget, 0, 16, "BITS",
+               "instead of --kv-type: so many bits a value on average; which layer gets\nwhich type is said by what --kv-calibration FILE measured");
+  flags->Float("--kv-max-kl", &options.kv_gate.max_kl, 0, 1e9, "NATS",
+               "refuses a quantised cache whose mean KL divergence from BF16, measured\non a short text at the start, is larger (0: does not measure)");
+  std::vector<std::string> fallbacks = KvTypeNames();
+  fallbacks.insert(fallbacks.begin(), "refuse");
+  flags->Choice("--kv-fallback", &options.kv_gate.fallback, fallbacks,
+                "or goes on with another type then; auto: the next more exact one\nthat passes (default refuse)");
+  flags->String("--kv-max-kl-text", &options.kv_gate.text, "FILE", "the text; 512 tokens of it are read (default: one of the program's)");
   flags->Switch("--enable-deepseek-kv", &deepseek_kv_,
                 "--kv-type k6v8: blocks that libcachalot_flashinfer.so unpacks");
   flags->String("-ctk,--cache-type-k", &cache_type_k_, "TYPE", "");
@@ -114,6 +126,9 @@ Status ModelFlags::Resolve() {
       return InvalidArgument("--enable-deepseek-kv means --kv-type {}, but {} is asked for too", kDeepSeekKvType, options.kv.type);
     }
     options.kv.type = kDeepSeekKvType;
+  }
+  if (options.kv_gate.max_kl <= 0 && (options.kv_gate.fallback != "refuse" || !options.kv_gate.text.empty())) {
+    return InvalidArgument("--kv-fallback and --kv-max-kl-text say nothing without --kv-max-kl NATS");
   }
   if (options.kv_disk_dir.empty() && options.kv_disk_bytes != 0) {
     return InvalidArgument("--kv-disk-size says nothing without --kv-disk DIR");

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/kv_budget.h"
 #include "formats/safetensors.h"
 
 namespace cachalot {
@@ -84,24 +85,76 @@ Status SetPlain(const std::string& type, std::optional<DType>* plain) {
   return Status::Ok();
 }
 
-Result<std::vector<float>> ReadMean(const SafetensorsFolder& file, const std::string& path, int32_t layer, int64_t heads,
-                                    int64_t dim) {
-  const std::string name = KeyMeanName(layer);
+Result<std::vector<float>> ReadFloats(const SafetensorsFolder& file, const std::string& path, const std::string& name,
+                                      const std::vector<int64_t>& dims) {
   const SafetensorsTensor* tensor = file.Find(name);
-  if (tensor == nullptr) return InvalidArgument("{}: there is no tensor {}: it was made for another model", path, name);
-  if (tensor->dtype != DType::kF32 || tensor->dims != std::vector<int64_t>{heads, dim}) {
-    return InvalidArgument("{}: {} is {} of {}; this model wants F32 of [{}, {}]", path, name, DTypeName(tensor->dtype),
-                           fmt::join(tensor->dims, " x "), heads, dim);
+  if (tensor == nullptr) return InvalidArgument("{}: there is no tensor {}: it was made for another model, or by an older program", path, name);
+  if (tensor->dtype != DType::kF32 || tensor->dims != dims) {
+    return InvalidArgument("{}: {} is {} of {}; this model wants F32 of {}", path, name, DTypeName(tensor->dtype),
+                           fmt::join(tensor->dims, " x "), fmt::join(dims, " x "));
   }
-  std::vector<float> mean(static_cast<size_t>(heads * dim));
-  RETURN_IF_ERROR(file.files()[static_cast<size_t>(tensor->file_idx)]->ReadAt(tensor->offset, std::as_writable_bytes(std::span(mean))));
-  for (const float value : mean) {
+  int64_t count = 1;
+  for (const int64_t dim : dims) count *= dim;
+  std::vector<float> values(static_cast<size_t>(count));
+  RETURN_IF_ERROR(file.files()[static_cast<size_t>(tensor->file_idx)]->ReadAt(tensor->offset, std::as_writable_bytes(std::span(values))));
+  for (const float value : values) {
     if (!std::isfinite(value)) return InvalidArgument("{}: {} holds a value that is no finite number", path, name);
   }
-  return mean;
+  return values;
+}
+
+double BitsOf(const KvScheme& scheme, const KvGroupSpec& group) {
+  if (!scheme.quantised()) return 16;
+  const KvVectors vectors = group.vectors();
+  const int32_t values = vectors.k_dim + (vectors.value_in_key ? 0 : vectors.v_dim);
+  return 8.0 * PlanKvPlanes(scheme, vectors, 16).token_bytes() / values;
+}
+
+// "0-3=k8v8,4=k6v8"
+std::string MixText(const std::vector<std::string>& types) {
+  std::string text;
+  for (size_t first = 0; first < types.size();) {
+    size_t end = first;
+    while (end < types.size() && types[end] == types[first]) ++end;
+    if (!types[first].empty()) {
+      const std::string range = end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, end - 1);
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",", range, types[first]);
+    }
+    first = end;
+  }
+  return text;
+}
+
+// Types of the layers that see everything, by --kv-budget.
+Status ApplyBudget(const KvOptions& options, const ModelSpec& spec, const SafetensorsFolder& file, KvChoice* choice) {
+  if (!(options.budget > 0 && options.budget <= 16)) return InvalidArgument("--kv-budget {}: must be above 0, at most 16 bits", options.budget);
+  std::vector<int32_t> layers;
+  for (int32_t i = 0; i < spec.num_layers; ++i) {
+    if (spec.layers[static_cast<size_t>(i)].window == 0) layers.push_back(i);
+  }
+  const KvGroupSpec group = KvGroups(spec, /*with_mtp=*/false)[0];
+  const int64_t num_layers = spec.num_layers;
+  std::vector<KvBudgetType> types = {{"f16", 16, std::vector<float>(layers.size(), 0.0f)}};
+  std::vector<KvScheme> schemes = {{}};
+  for (const KvFormat& format : KvFormats()) {
+    ASSIGN_OR_RETURN(const auto errors, ReadFloats(file, options.calibration, KvErrorName(format.name), {num_layers}));
+    KvBudgetType& type = types.emplace_back(KvBudgetType{format.name, BitsOf(format.scheme, group), {}});
+    for (const int32_t layer : layers) type.errors.push_back(errors[static_cast<size_t>(layer)]);
+    schemes.push_back(format.scheme);
+  }
+  ASSIGN_OR_RETURN(const auto mix, ChooseKvMix(types, layers.size(), options.budget));
+  std::vector<std::string> names(static_cast<size_t>(spec.num_layers));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    choice->types.layers.emplace_back(layers[i], schemes[mix[i]]);
+    names[static_cast<size_t>(layers[i])] = types[mix[i]].name;
+  }
+  choice->mix = MixText(names);
+  return Status::Ok();
 }
 
 }  // namespace
+
+std::string KvErrorName(const std::string& type) { return "kv_error." + type; }
 
 std::string KeyMeanName(int32_t layer) { return fmt::format("layers.{}.key_mean", layer); }
 
@@ -125,8 +178,17 @@ Result<KvChoice> ChooseKv(const KvOptions& options, const ModelSpec& spec) {
   if (options.rotate != "auto" && options.rotate != "on" && options.rotate != "off") {
     return InvalidArgument("--kv-rotate {}: must be auto, on or off", options.rotate);
   }
+  if (options.budget != 0 && (options.type != "auto" || options.group != "auto" || options.rotate != "auto" || options.calibration.empty())) {
+    return InvalidArgument("--kv-budget picks the types by what --kv-calibration FILE says of them: it goes with that, and without "
+                           "--kv-type, --kv-group and --kv-rotate");
+  }
   if (IsPlain(type)) RETURN_IF_ERROR(SetPlain(type, &plain));
+  std::shared_ptr<const SafetensorsFolder> file;
+  if (options.budget != 0) {
+    ASSIGN_OR_RETURN(file, SafetensorsFolder::OpenFile(options.calibration));
+  }
   ASSIGN_OR_RETURN(choice.types.scheme, SchemeOf(type, options));
+  if (options.budget != 0) RETURN_IF_ERROR(ApplyBudget(options, spec, *file, &choice));
   ASSIGN_OR_RETURN(const auto ranges, ParseLayers(options.layers, spec.num_layers));
   for (const LayerRange& range : ranges) {
     if (IsPlain(range.type)) RETURN_IF_ERROR(SetPlain(range.type, &plain));
@@ -135,13 +197,15 @@ Result<KvChoice> ChooseKv(const KvOptions& options, const ModelSpec& spec) {
   }
   if (plain) choice.plain = *plain;
   RETURN_IF_ERROR(CheckKvTypes(choice.types, spec));
-  if (options.calibration.empty()) return choice;
+  if (options.calibration.empty() || (options.budget != 0 && !choice.types.any_quantised())) return choice;
   if (!choice.types.any_quantised()) return InvalidArgument("--kv-calibration says nothing: no layer's KV cache is quantised");
-  ASSIGN_OR_RETURN(const auto file, SafetensorsFolder::OpenFile(options.calibration));
+  if (file == nullptr) {
+    ASSIGN_OR_RETURN(file, SafetensorsFolder::OpenFile(options.calibration));
+  }
   const KvGroupSpec group = KvGroups(spec, /*with_mtp=*/false)[0];
   const KvVectors vectors = group.vectors();
   for (int32_t layer = 0; layer < spec.num_layers; ++layer) {
-    ASSIGN_OR_RETURN(auto mean, ReadMean(*file, options.calibration, layer, group.num_kv_heads, vectors.k_dim - vectors.exact_dim));
+    ASSIGN_OR_RETURN(auto mean, ReadFloats(*file, options.calibration, KeyMeanName(layer), {group.num_kv_heads, vectors.k_dim - vectors.exact_dim}));
     choice.key_means.push_back(std::move(mean));
   }
   return choice;

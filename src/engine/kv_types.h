@@ -9,12 +9,16 @@
 
 namespace cachalot {
 
+inline constexpr int32_t kDefaultSinks = 4;
+
 struct KvOptions {
   std::string type = "auto";    // auto (f16), f32, f16, bf16, or a KvFormat's name
   std::string layers = "";      // of these layers another one: "0-1=f16,29=k8v8"
   std::string group = "auto";   // values of a key, or of MLA's latent, that share a scale: auto (the format's), head, 32, 64, 128
   std::string rotate = "auto";  // auto (the format's), on, off
-  std::string calibration = ""; // a file that `kv calibrate` wrote: means of keys
+  int32_t sinks = -1;           // first tokens that stay exact; -1: kDefaultSinks, where that is possible
+  std::string calibration = ""; // a file that `kv calibrate` wrote: means of keys, errors of types
+  float budget = 0;             // bits of a value on average: picks each layer's type (kv_budget.h); 0: type says
 };
 
 struct KvChoice {
@@ -22,6 +26,7 @@ struct KvChoice {
   KvTypes types;
   std::vector<std::vector<float>> key_means;   // ModelBuildOptions::key_means
   std::string Name() const;                    // all that the bits depend on
+  std::string mix = "";                        // what a budget picked: "0-3=k8v8,4=k6v8"
 };
 
 // kInvalidArgument for what is no type, layer or file of this model's.
@@ -34,5 +39,7 @@ Result<std::string> KvTypeOfPair(const std::string& k, const std::string& v);
 
 // The means of keys in a calibration file: F32 tensors layers.<n>.key_mean [num_kv_heads, coded values].
 std::string KeyMeanName(int32_t layer);
+// And kv_error.<type> [layers]: the square of the error that a type puts on a layer's attention, by its output's.
+std::string KvErrorName(const std::string& type);
 
 }  // namespace cachalot

@@ -38,6 +38,26 @@ TEST(KvTypes, LayersGroupByType) {
   EXPECT_EQ(groups[0].BlockBytes(choice->plain, 16), 2 * 2 * 16 * 2 * 64 * 2);
 }
 
+// Codes without a window have their sinks in a group of their own, of blocks that end where theirs begin.
+TEST(KvTypes, SinksAreAGroupInFrontOfTheCodes) {
+  const ModelSpec spec = SmallSpec();
+  KvTypes types = ChooseKv({.type = "k6v8", .layers = "2=k6v8,5=f16"}, spec)->types;
+  types.sink_tokens = SinkTokens(4, 16);
+  const auto groups = KvGroups(spec, false, 0, types);
+  ASSERT_EQ(groups.size(), 4u);
+  EXPECT_EQ(groups[0].layers, (std::vector<int32_t>{0, 1, 3, 4}));
+  EXPECT_EQ(groups[0].first_token, 16);
+  EXPECT_EQ(groups[0].sink_group, 1);
+  EXPECT_EQ(groups[1].layers, groups[0].layers);
+  EXPECT_EQ(groups[1].end_token, 16);
+  EXPECT_EQ(groups[1].scheme, SinkScheme(groups[0].scheme));
+  EXPECT_EQ(groups[2].first_token, 0) << "a window has none";
+  EXPECT_EQ(groups[3].first_token, 0);
+  EXPECT_EQ(SinkTokens(0, 16), 0);
+  EXPECT_EQ(SinkTokens(17, 16), 32);
+  EXPECT_EQ(SinkTokens(1, 12), 24);
+}
+
 TEST(KvTypes, NamesTellAllThatTheBitsDependOn) {
   const ModelSpec spec = SmallSpec();
   std::vector<std::string> names;
@@ -61,6 +81,9 @@ TEST(KvTypes, NamesTellAllThatTheBitsDependOn) {
   }
   KvChoice means = ChooseKv({.type = "k6v8"}, spec).value();
   means.key_means = {{1.0f}};
+  KvChoice sinks = ChooseKv({.type = "k6v8"}, spec).value();
+  sinks.types.sink_tokens = 16;
+  EXPECT_NE(sinks.Name(), names[2]);
   EXPECT_NE(means.Name(), names[2]);
   EXPECT_EQ(ChooseKv({}, spec)->Name(), "F16");
 }

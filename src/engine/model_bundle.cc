@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/gpu_plan.h"
+#include "engine/kv_gate.h"
 #include "engine/kv_identity.h"
 #include "formats/gguf.h"
 #include "formats/hf_config.h"
@@ -229,6 +230,16 @@ struct Prepared {
   std::optional<GpuPlan> gpu;  // some layers are on the GPU
 };
 
+// What the runtime takes, by its options as they are now.
+void PlanRuntime(const ModelSpec& spec, Prepared* prepared) {
+  const Runtime::Memory runtime =
+      Runtime::PlanMemory(spec, prepared->build.load_mtp, prepared->runtime, prepared->draft ? &prepared->draft->bundle.spec : nullptr);
+  MemoryPlan& memory = prepared->bundle.memory;
+  memory.kv_bytes = runtime.kv_bytes;
+  memory.workspace_bytes = runtime.workspace_bytes;
+  memory.kv_tokens = prepared->runtime.kv_tokens;
+}
+
 // Everything before the weights.
 Result<Prepared> Prepare(const ModelOptions& options) {
   Prepared prepared;
@@ -261,6 +272,15 @@ Result<Prepared> Prepare(const ModelOptions& options) {
     return Unsupported("MTP drafts need all layers in one place, and {} of {} layers would be on the GPU (--device cpu keeps "
                        "it off)", prepared.gpu->num_layers, bundle.spec.num_layers);
   }
+  if (prepared.gpu && options.kv.sinks > 0) {
+    return Unsupported("--kv-sinks {}: on the CPU only, and {} layers of this model would be on the GPU (--device cpu keeps it "
+                       "off)", options.kv.sinks, prepared.gpu->num_layers);
+  }
+  if (!prepared.gpu && bundle.kv.types.any_quantised()) {
+    const int32_t wanted = options.kv.sinks < 0 ? kDefaultSinks : options.kv.sinks;
+    bundle.kv.types.sink_tokens = SinkTokens(wanted, prepared.runtime.block_tokens);
+    prepared.runtime.kv_types = prepared.build.kv_types = bundle.kv.types;
+  }
   if (prepared.gpu && bundle.kv.types.any_quantised()) {
     return Unsupported("a quantised KV cache is read on the CPU only, and {} layers of this model would be on the GPU (--device "
                        "cpu keeps it off)", prepared.gpu->num_layers);
@@ -282,11 +302,7 @@ Result<Prepared> Prepare(const ModelOptions& options) {
     memory.weight_bytes += planned_draft->weight_bytes().owned;
     memory.borrowed_bytes += planned_draft->weight_bytes().borrowed;
   }
-  const Runtime::Memory runtime =
-      Runtime::PlanMemory(bundle.spec, load_mtp, prepared.runtime, prepared.draft ? &prepared.draft->bundle.spec : nullptr);
-  memory.kv_bytes = runtime.kv_bytes;
-  memory.workspace_bytes = runtime.workspace_bytes;
-  memory.kv_tokens = prepared.runtime.kv_tokens;
+  PlanRuntime(bundle.spec, &prepared);
   return prepared;
 }
 
@@ -318,6 +334,20 @@ Result<CudaModel> LoadCudaModel(const GpuPlan& gpu, const ModelSpec& spec, const
   return loaded;
 }
 
+// The model's KV types may be others afterwards.
+Status PassKvGate(const ModelOptions& options, Prepared* prepared, std::unique_ptr<Model>* model, std::unique_ptr<ThreadPool>* pool) {
+  ModelBundle& bundle = prepared->bundle;
+  if (bundle.tokenizer == nullptr) return bundle.tokenizer_error.WithContext("--kv-max-kl measures on a text");
+  KvGateModel gate = {std::move(*model), std::move(*pool)};
+  ASSIGN_OR_RETURN(bundle.kv, GateKv(options.kv_gate, options.kv, bundle.kv, prepared->runtime, *bundle.tokenizer, &gate));
+  *model = std::move(gate.model);
+  *pool = std::move(gate.pool);
+  prepared->runtime.kv_dtype = bundle.kv.plain;
+  prepared->runtime.kv_types = bundle.kv.types;
+  PlanRuntime(bundle.spec, prepared);
+  return Status::Ok();
+}
+
 }  // namespace
 
 ModelBundle::ModelBundle() = default;
@@ -333,10 +363,14 @@ Result<ModelBundle> PlanModel(const ModelOptions& options) {
 Result<ModelBundle> OpenModel(const ModelOptions& options) {
   ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
   ModelBundle& bundle = prepared.bundle;
-  ASSIGN_OR_RETURN(prepared.runtime.kv_identity, IdentityOf(options, prepared));
+  if (prepared.gpu && options.kv_gate.max_kl > 0 && bundle.kv.types.any_quantised()) {
+    return Unsupported("--kv-max-kl measures on the CPU only, and {} layers of this model would be on the GPU (--device cpu keeps it "
+                       "off)", prepared.gpu->num_layers);
+  }
   auto pool = std::make_unique<ThreadPool>(prepared.runtime.num_threads);
   prepared.build.pack.pool = pool.get();
   if (prepared.gpu) {
+    ASSIGN_OR_RETURN(prepared.runtime.kv_identity, IdentityOf(options, prepared));
     prepared.gpu->options.base.kv_identity = prepared.runtime.kv_identity;
     // The source stays: a lost device is loaded anew from it.
     auto load = [gpu = *prepared.gpu, spec = bundle.spec, source = bundle.source.get(), build = prepared.build] {
@@ -347,6 +381,10 @@ Result<ModelBundle> OpenModel(const ModelOptions& options) {
     bundle.runtime = std::move(runtime);
   } else {
     ASSIGN_OR_RETURN(auto model, Model::Load(bundle.spec, *bundle.source, prepared.build));
+    if (options.kv_gate.max_kl > 0 && bundle.kv.types.any_quantised()) {
+      RETURN_IF_ERROR(PassKvGate(options, &prepared, &model, &pool));
+    }
+    ASSIGN_OR_RETURN(prepared.runtime.kv_identity, IdentityOf(options, prepared));
     std::unique_ptr<Model> draft_model;
     if (prepared.draft) {
       PreparedDraft& draft = *prepared.draft;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/kv_gate_options.h"
 #include "engine/kv_types.h"
 #include "model/layers/mla.h"
 #include "model/model_spec.h"
@@ -29,6 +30,7 @@ struct ModelOptions {
   std::string isa = "auto";      // auto, ref, avx2, avx512
   int32_t num_threads = 0;       // 0: physical cores
   KvOptions kv;
+  KvGateOptions kv_gate;
   int32_t context = 0;           // tokens of one sequence; 0: the model's own, at most 4096 (like llama.cpp's default)
   int32_t max_seqs = 1;
   int32_t max_step_tokens = 512;

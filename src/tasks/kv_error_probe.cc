@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/attention/attention_query.h"
+#include "kernels/common/kv_region.h"
 #include "quant/kv_rotate.h"
 #include "tensor/float_convert.h"
 
@@ -34,10 +35,48 @@ void Variances(const KvRows& rows, std::byte* region, int64_t token, const float
   }
 }
 
-Head ReadHead(const PagedKv& kv, const KvPlanes& planes, const float* mean, const SeqSpan& span, int64_t head, std::byte* region) {
+// A quantised copy of one sequence's cache: sinks in a block of their own form, if there are any.
+struct Copy {
+  Copy(const PagedKv& kv, const KvScheme& scheme, const float* mean, int32_t kv_len, int32_t sink_tokens)
+      : latent(kv.v_offset == 0), block_tokens(sink_tokens > 0 ? sink_tokens : kv_len) {
+    const KvVectors vectors = {kv.k_dim, kv.v_dim, latent ? kv.k_dim - kv.v_dim : 0, latent};
+    planes = PlanKvPlanes(scheme, vectors, block_tokens);
+    sink_planes = PlanKvPlanes(SinkScheme(scheme), vectors, block_tokens);
+    view = kv;
+    view.block_tokens = block_tokens;
+    view.key_mean = mean;
+    view.table_stride = (kv_len + block_tokens - 1) / block_tokens;
+    for (int32_t i = 0; i < view.table_stride; ++i) table.push_back(i);
+    view.block_tables = table.data();
+    view.block_bytes = planes.head_bytes * kv.num_kv_heads;
+    bytes.resize(static_cast<size_t>(view.block_bytes * view.table_stride));
+    view.data = bytes.data();
+    view.planes = &planes;
+    if (sink_tokens == 0) return;
+    sinks = view;
+    sinks.planes = &sink_planes;
+    sinks.block_bytes = sink_planes.head_bytes * kv.num_kv_heads;
+    sink_bytes.resize(static_cast<size_t>(sinks.block_bytes));
+    sinks.data = sink_bytes.data();
+    view.sinks = &sinks;
+    view.sink_tokens = sink_tokens;
+  }
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+
+  bool latent;
+  int32_t block_tokens;
+  KvPlanes planes, sink_planes;
+  std::vector<int32_t> table;
+  std::vector<std::byte> bytes, sink_bytes;
+  PagedKv view, sinks;
+};
+
+Head ReadHead(const PagedKv& kv, const Copy& copy, const SeqSpan& span, int64_t head) {
   Head out;
+  const float* mean = KvKeyMean(copy.view, head);
   const auto tokens = static_cast<size_t>(span.kv_len), k_dim = static_cast<size_t>(kv.k_dim), v_dim = static_cast<size_t>(kv.v_dim);
-  const auto coded = static_cast<size_t>(planes.key.coding.dim);
+  const auto coded = static_cast<size_t>(copy.planes.key.coding.dim);
   out.keys.resize(tokens * k_dim);
   out.values.resize(tokens * v_dim);
   out.stored.resize(tokens * coded);
@@ -45,26 +84,32 @@ Head ReadHead(const PagedKv& kv, const KvPlanes& planes, const float* mean, cons
   out.value_variance.resize(tokens * v_dim);
   std::vector<float> key(k_dim);
   for (size_t t = 0; t < tokens; ++t) {
-    const auto* block = reinterpret_cast<const float*>(kv.Block(span.slot, static_cast<int64_t>(t)));
-    const auto in_block = static_cast<int64_t>(t) % kv.block_tokens;
+    const auto position = static_cast<int64_t>(t);
+    const auto* block = reinterpret_cast<const float*>(kv.Block(span.slot, position));
+    const int64_t in_block = position % kv.block_tokens;
     const float* k = block + head * kv.k_head_stride + in_block * kv.k_dim;
     const float* v = block + kv.v_offset + head * kv.v_head_stride + in_block * kv.v_token_stride;
     std::copy_n(k, k_dim, out.keys.data() + t * k_dim);
     std::copy_n(v, v_dim, out.values.data() + t * v_dim);
     std::copy_n(k, k_dim, key.data());
-    EncodeKvKey(planes, mean, key.data(), region, static_cast<int64_t>(t));
+    const PagedKv& part = copy.view.At(position);
+    const KvPlanes& planes = *part.planes;
+    std::byte* region = KvRegion(part, 0, position, head);
+    const int64_t token = position % copy.block_tokens;
+    EncodeKvKey(planes, mean, key.data(), region, token);
+    if (!planes.value_in_key) EncodeKvValue(planes, v, region, token);
     float* stored = out.stored.data() + t * coded;  // what EncodeKvKey coded
     std::copy_n(k, coded, stored);
     for (size_t i = 0; i < coded && mean != nullptr; ++i) stored[i] -= mean[i];
     RotateKv(stored, static_cast<int32_t>(coded), planes.rotation);
-    Variances(planes.key, region, static_cast<int64_t>(t), stored, out.key_variance.data() + t * coded);
+    if (position < copy.view.sink_tokens) continue;
+    Variances(planes.key, region, token, stored, out.key_variance.data() + t * coded);
     float* value_variance = out.value_variance.data() + t * v_dim;
     if (planes.value_in_key) {
       // Turned back, the error's square is that of the stored values over the rotation's length, spread evenly.
       for (size_t i = 0; i < v_dim; ++i) value_variance[i] = out.key_variance[t * coded + i] / static_cast<float>(planes.rotation);
     } else {
-      EncodeKvValue(planes, v, region, static_cast<int64_t>(t));
-      Variances(planes.value, region, static_cast<int64_t>(t), v, value_variance);
+      Variances(planes.value, region, token, v, value_variance);
     }
   }
   return out;
@@ -124,64 +169,56 @@ void Predict(const KvPlanes& planes, const Head& head, const float* q, int64_t t
 
 }  // namespace
 
-KvErrorProbe::KvErrorProbe(const KvScheme& scheme, std::vector<std::vector<float>> means, int32_t sample_every)
-    : scheme_(scheme), means_(std::move(means)), sample_every_(sample_every) {}
-
 void KvErrorProbe::OnAttention(const ExecContext& ctx, const AttentionParams& params) {
   if (inside_) return;
   CHECK(params.kv.planes == nullptr && params.kv.dtype == DType::kF32) << "errors are measured against an F32 cache";
   inside_ = true;
   const size_t idx = order_.IndexOf(params.kv);
   layers_.resize(std::max(layers_.size(), idx + 1));
+  if (!SchemeOf(idx).quantised()) {
+    inside_ = false;
+    return;
+  }
   for (const SeqSpan& span : params.spans) {
     if (span.q_len > 0) Sample(ctx, params, span, idx);
   }
   inside_ = false;
 }
 
+const KvScheme& KvErrorProbe::SchemeOf(size_t layer_idx) const {
+  return options_.schemes[std::min(layer_idx, options_.schemes.size() - 1)];
+}
+
 void KvErrorProbe::Sample(const ExecContext& ctx, const AttentionParams& params, const SeqSpan& span, size_t layer_idx) {
   const PagedKv& kv = params.kv;
-  const bool latent = kv.v_offset == 0;
-  const KvPlanes planes = PlanKvPlanes(scheme_, {kv.k_dim, kv.v_dim, latent ? kv.k_dim - kv.v_dim : 0, latent}, span.kv_len);
-  std::vector<std::byte> copy(static_cast<size_t>(planes.head_bytes * kv.num_kv_heads));
-  const int32_t table = 0;
-  PagedKv quantised = kv;
-  quantised.data = copy.data();
-  quantised.block_tokens = span.kv_len;
-  quantised.block_bytes = static_cast<int64_t>(copy.size());
-  quantised.planes = &planes;
-  quantised.key_mean = means_.empty() ? nullptr : means_[layer_idx].data();
-  quantised.block_tables = &table;
-  quantised.table_stride = 1;
+  const float* means = options_.means.empty() ? nullptr : options_.means[layer_idx].data();
+  const Copy copy(kv, SchemeOf(layer_idx), means, span.kv_len, params.window > 0 ? 0 : options_.sink_tokens);
   std::vector<Head> heads;
-  for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-    const float* mean = quantised.key_mean == nullptr ? nullptr : quantised.key_mean + h * planes.key.coding.dim;
-    heads.push_back(ReadHead(kv, planes, mean, span, h, copy.data() + h * planes.head_bytes));
-  }
+  for (int64_t h = 0; h < kv.num_kv_heads; ++h) heads.push_back(ReadHead(kv, copy, span, h));
   Layer& layer = layers_[layer_idx];
   const int64_t group = params.num_q_heads / kv.num_kv_heads;
   std::vector<float> got(static_cast<size_t>(int64_t{params.num_q_heads} * kv.v_dim));
   std::vector<double> want;
   for (int32_t row = 0; row < span.q_len; ++row) {
     const int32_t position = span.kv_len - span.q_len + row;
-    if ((position + 1) % sample_every_ != 0) continue;
+    if ((position + 1) % options_.sample_every != 0) continue;
     const float* q = params.q + (span.q_begin + row) * params.q_token_stride;
     const SeqSpan one = {.slot = 0, .q_begin = 0, .q_len = 1, .kv_len = position + 1};
     AttentionParams own = params;
     own.spans = {&one, 1};
     own.q = q;
     own.window = 0;
-    own.kv = quantised;
+    own.kv = copy.view;
     own.out = got.data();
     own.out_token_stride = int64_t{params.num_q_heads} * kv.v_dim;
     own.out_head_stride = kv.v_dim;
-    Attention(ctx, own);
+    if (options_.measure) Attention(ctx, own);
     for (int64_t h = 0; h < params.num_q_heads; ++h) {
-      Predict(planes, heads[static_cast<size_t>(h / group)], q + h * params.q_head_stride, position + 1, params.scale, kv.k_dim,
+      Predict(copy.planes, heads[static_cast<size_t>(h / group)], q + h * params.q_head_stride, position + 1, params.scale, kv.k_dim,
               kv.v_dim, &want, &layer);
       for (int64_t i = 0; i < kv.v_dim; ++i) {
         const double error = got[static_cast<size_t>(h * kv.v_dim + i)] - want[static_cast<size_t>(i)];
-        layer.measured += error * error;
+        layer.measured += options_.measure ? error * error : 0;
         layer.output += want[static_cast<size_t>(i)] * want[static_cast<size_t>(i)];
       }
       ++layer.outputs;

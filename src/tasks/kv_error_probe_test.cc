@@ -44,17 +44,20 @@ void RunAttention(const Shape& s, int32_t length, float key_mean) {
 TEST(KvErrorProbe, PredictsWhatIsMeasured) {
   for (const KvFormat& format : KvFormats()) {
     for (const Shape& s : {Shape{8, 2, 64, 64, false}, Shape{8, 1, 72, 64, true}}) {
-      KvErrorProbe probe(format.scheme, {}, 10);
-      {
-        const ScopedAttentionTap tap(&probe);
-        RunAttention(s, 160, 0.0f);
+      for (const int32_t sinks : {0, 16}) {
+        KvErrorProbe probe({.schemes = {format.scheme}, .means = {}, .sample_every = 10, .sink_tokens = sinks});
+        {
+          const ScopedAttentionTap tap(&probe);
+          RunAttention(s, 160, 0.0f);
+        }
+        ASSERT_EQ(probe.layers().size(), 1u);
+        const KvErrorProbe::Layer& layer = probe.layers()[0];
+        EXPECT_EQ(layer.outputs, 16 * 8);
+        // The square; with a latent the errors of key and value are the same ones, which the model leaves out.
+        EXPECT_NEAR(std::sqrt(layer.predicted() / layer.measured), 1.0, 0.15)
+            << format.name << " latent " << s.latent << " sinks " << sinks;
+        EXPECT_GT(layer.output, 0);
       }
-      ASSERT_EQ(probe.layers().size(), 1u);
-      const KvErrorProbe::Layer& layer = probe.layers()[0];
-      EXPECT_EQ(layer.outputs, 16 * 8);
-      // The square; with a latent the errors of key and value are the same ones, which the model leaves out.
-      EXPECT_NEAR(std::sqrt(layer.predicted() / layer.measured), 1.0, 0.15) << format.name << " latent " << s.latent;
-      EXPECT_GT(layer.output, 0);
     }
   }
 }

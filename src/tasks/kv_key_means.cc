@@ -50,14 +50,26 @@ double KeyMeans::MeanShare(const Layer& layer) {
   return all > 0 ? of_mean / all : 0;
 }
 
-Status WriteKeyMeans(const std::string& path, const KeyMeans& means) {
-  SafetensorsWriter writer;
-  std::vector<std::vector<float>> values;
-  for (const KeyMeans::Layer& layer : means.layers()) {
-    const int64_t dims[] = {layer.heads, layer.dim};
-    RETURN_IF_ERROR(writer.AddTensor(fmt::format("layers.{}.key_mean", values.size()), DType::kF32, dims));
-    std::vector<float>& mean = values.emplace_back();
+std::vector<std::vector<float>> KeyMeans::Means() const {
+  std::vector<std::vector<float>> means;
+  for (const Layer& layer : layers_) {
+    std::vector<float>& mean = means.emplace_back();
     for (const double sum : layer.sums) mean.push_back(static_cast<float>(sum / static_cast<double>(layer.tokens)));
+  }
+  return means;
+}
+
+Status WriteKvCalibration(const std::string& path, const KeyMeans& means, const std::vector<KvTypeErrors>& errors) {
+  SafetensorsWriter writer;
+  std::vector<std::vector<float>> values = means.Means();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int64_t dims[] = {means.layers()[i].heads, means.layers()[i].dim};
+    RETURN_IF_ERROR(writer.AddTensor(fmt::format("layers.{}.key_mean", i), DType::kF32, dims));
+  }
+  for (const KvTypeErrors& type : errors) {
+    const int64_t dims[] = {static_cast<int64_t>(type.layers.size())};
+    RETURN_IF_ERROR(writer.AddTensor("kv_error." + type.type, DType::kF32, dims));
+    values.push_back(type.layers);
   }
   return writer.WriteFile(path, [&](const SafetensorsTensor& tensor, ByteSink& sink) {
     for (size_t i = 0; i < values.size(); ++i) {

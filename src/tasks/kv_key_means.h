@@ -34,13 +34,31 @@ class KeyMeans final : public AttentionTap {
   const std::vector<Layer>& layers() const { return layers_; }
   // The part of the keys' mean square that the mean explains, over all heads of a layer: what removing it saves.
   static double MeanShare(const Layer& layer);
+  std::vector<std::vector<float>> Means() const;  // by layer, [heads, dim]
 
  private:
   LayerOrder order_;
   std::vector<Layer> layers_;
 };
 
-// Safetensors: layers.<n>.key_mean F32 [heads, dim].
-Status WriteKeyMeans(const std::string& path, const KeyMeans& means);
+// What a type costs each layer: the error's square by the output's, of its attention, as KvErrorProbe predicts it.
+struct KvTypeErrors {
+  std::string type;
+  std::vector<float> layers;
+};
+// Safetensors: layers.<n>.key_mean F32 [heads, dim], kv_error.<type> F32 [layers].
+Status WriteKvCalibration(const std::string& path, const KeyMeans& means, const std::vector<KvTypeErrors>& errors);
+
+// Several taps at once.
+class AttentionTaps final : public AttentionTap {
+ public:
+  explicit AttentionTaps(std::vector<AttentionTap*> taps) : taps_(std::move(taps)) {}
+  void OnAttention(const ExecContext& ctx, const AttentionParams& params) override {
+    for (AttentionTap* tap : taps_) tap->OnAttention(ctx, params);
+  }
+
+ private:
+  std::vector<AttentionTap*> taps_;
+};
 
 }  // namespace cachalot

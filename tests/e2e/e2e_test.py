@@ -84,7 +84,7 @@ class CommandLine(unittest.TestCase):
     def test_help(self):
         for args in (["--help"], ["--version"]):
             done = cachalot(*args)
-            self.assertEqual((done.returncode, done.stderr), (0, b""))
+            self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn(b"cachalot", done.stdout)
         self.assertEqual(cachalot().returncode, 2)
         for command in ("run", "chat", "inspect", "tokenize", "detokenize", "eval ppl", "logits", "bench", "dummy"):
@@ -290,6 +290,21 @@ class Models(unittest.TestCase):
             done = cachalot("kv", "report", "-m", path, *text, "--max-kl", "1e-9")
             self.assertEqual(done.returncode, 1)
             self.assertIn(b"--max-kl", done.stderr)
+            # Types by a budget.
+            done = cachalot("kv", "report", "-m", path, *text, "--layers-only", "--sample-every", 8, "--json", "--kv-calibration", means,
+                            "--kv-budget", 12)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("=", json.loads(done.stdout)["mix"])
+            # The gate at the start refuses, or falls back.
+            gate = ("run", "-m", path, "-p", "x", "-n", 1, "--kv-type", "k4v4", "--kv-max-kl")
+            done = cachalot(*gate, "1e-9")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(b"--kv-max-kl allows 1e-09", done.stderr)
+            done = cachalot(*gate, "1e-9", "--kv-fallback", "auto")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(b"going on with f16", done.stderr)
+            done = cachalot(*gate, 100)
+            self.assertEqual((done.returncode, done.stderr), (0, b""))
             # Means of another model are refused.
             other = model("tiny-deepseek-v3" if name == "tiny-llama" else "tiny-llama")
             done = cachalot("run", "-m", other, "-p", "x", "-n", 1, "--kv-type", "k6v8", "--kv-calibration", means)

@@ -209,15 +209,17 @@ class ScheduleTest : public testing::TestWithParam<const char*> {};  // by KV ty
 TEST_P(ScheduleTest, NoScheduleChangesAToken) {
   for (const char* dummy : {"tiny-llama", "tiny-deepseek-v3"}) {
     const Generated alone = Generate(dummy, GetParam(), {.what = "alone", .max_seqs = 1, .prefix_caching = false});
+    // Where sinks lie elsewhere, the blocks go further.
+    const int64_t few = std::string_view(GetParam()) == "f16" ? 200 : 144;
     const Schedule schedules[] = {
         {.what = "batched", .prefix_caching = false},
         {.what = "prefix cache"},
         {.what = "chunks of 16", .chunk = 16},
         {.what = "chunks of 16, no prefix cache", .chunk = 16, .prefix_caching = false},
-        {.what = "recomputed", .kv_tokens = 200, .prefix_caching = false},
-        {.what = "recomputed from the prefix cache", .chunk = 16, .kv_tokens = 200},
-        {.what = "swapped", .kv_tokens = 200, .prefix_caching = false, .preemption = PreemptionMode::kSwap},
-        {.what = "swapped, prefix cache", .chunk = 16, .kv_tokens = 200, .preemption = PreemptionMode::kSwap},
+        {.what = "recomputed", .kv_tokens = few, .prefix_caching = false},
+        {.what = "recomputed from the prefix cache", .chunk = 16, .kv_tokens = few},
+        {.what = "swapped", .kv_tokens = few, .prefix_caching = false, .preemption = PreemptionMode::kSwap},
+        {.what = "swapped, prefix cache", .chunk = 16, .kv_tokens = few, .preemption = PreemptionMode::kSwap},
     };
     for (const Schedule& schedule : schedules) {
       SCOPED_TRACE(std::string(dummy) + ", " + schedule.what);

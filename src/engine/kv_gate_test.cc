@@ -1,0 +1,69 @@
+#include "engine/kv_gate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/logit_kl.h"
+#include "engine/model_bundle.h"
+
+namespace cachalot {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+ModelOptions Dummy(const std::string& type, float max_kl, const std::string& fallback) {
+  ModelOptions options;
+  options.dummy = "tiny-deepseek-v3";
+  options.dummy_layers = 2;
+  options.num_threads = 2;
+  options.context = 128;
+  options.kv.type = type;
+  options.kv_gate = {.max_kl = max_kl, .fallback = fallback};
+  return options;
+}
+
+TEST(KvGate, RefusesOrFallsBack) {
+  const auto passed = OpenModel(Dummy("k4v4", 100, "refuse"));
+  ASSERT_TRUE(passed.ok()) << passed.status().message();
+  EXPECT_TRUE(passed->kv.types.any_quantised());
+  const auto refused = OpenModel(Dummy("k4v4", 1e-9f, "refuse")).status();
+  EXPECT_EQ(refused.code(), StatusCode::kExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("--kv-max-kl allows 1e-09"));
+  EXPECT_THAT(refused.message(), HasSubstr("--kv-type k4v4: a mean KL divergence of 0."));
+  EXPECT_THAT(refused.message(), HasSubstr("--kv-fallback auto"));
+  // Nothing quantised passes: in the end there is F16, with the memory that it takes.
+  const auto plain = OpenModel(Dummy("k4v4", 1e-9f, "auto"));
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  EXPECT_FALSE(plain->kv.types.any_quantised());
+  EXPECT_GT(plain->memory.kv_bytes, passed->memory.kv_bytes);
+  EXPECT_EQ(plain->memory.kv_bytes, PlanModel(Dummy("f16", 0, "refuse"))->memory.kv_bytes);
+  EXPECT_EQ(plain->runtime->info().kv_identity, OpenModel(Dummy("f16", 0, "refuse"))->runtime->info().kv_identity);
+  const auto worse = OpenModel(Dummy("k4v4", 1e-9f, "k6v4")).status();
+  EXPECT_THAT(worse.message(), HasSubstr("k6v4: a mean KL"));
+  EXPECT_THAT(worse.message(), HasSubstr("nothing is left"));
+}
+
+TEST(KvGate, ATextThatIsTooShort) {
+  ModelOptions options = Dummy("k4v4", 1, "refuse");
+  options.context = 32;
+  EXPECT_THAT(OpenModel(options).status().message(), HasSubstr("32 tokens"));
+  options.context = 128;
+  options.kv_gate.text = "/no/such/file";
+  EXPECT_THAT(OpenModel(options).status().message(), HasSubstr("/no/such/file"));
+}
+
+TEST(KvGate, Fallbacks) {
+  EXPECT_THAT(KvFallbacks("k4v4"), ElementsAre("k6v4", "k6v8", "k8v8", "f16"));
+  EXPECT_THAT(KvFallbacks("k8v8"), ElementsAre("f16"));
+  EXPECT_THAT(KvFallbacks("fp8"), ElementsAre("k8v8", "f16"));
+}
+
+TEST(LogitKl, OfKnownDistributions) {
+  const float p[] = {std::log(0.5f), std::log(0.5f)}, q[] = {std::log(0.25f) + 3, std::log(0.75f) + 3};
+  EXPECT_NEAR(LogitKl(p, q), 0.5 * std::log(2.0) + 0.5 * std::log(2.0 / 3), 1e-6);
+  EXPECT_NEAR(LogitKl(p, p), 0, 1e-9);
+}
+
+}  // namespace
+}  // namespace cachalot
