@@ -111,7 +111,10 @@ Result<std::optional<GpuPlan>> PlanGpu(const ModelOptions& options, const ModelS
   auto found = FindGpu(options);
   if (!found.ok()) {
     if (options.device == "cuda") return found.status().WithContext("device cuda");
-    if (options.gpu_layers > 0) LOG_WARN("layers on the GPU were asked for, all run on the CPU: {}", found.status().message());
+    // A machine without a card is nothing to talk about; a library that is cut off, or a card that is too old, is.
+    const StatusCode code = found.status().code();
+    const bool surprising = options.gpu_layers > 0 || code == StatusCode::kCorrupt || code == StatusCode::kUnsupported;
+    if (surprising) LOG_WARN("all layers run on the CPU, since the GPU cannot be used: {}", found.status().message());
     else LOG_DEBUG("no GPU: {}", found.status().message());
     return nothing;
   }

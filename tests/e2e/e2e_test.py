@@ -416,6 +416,19 @@ class Running(unittest.TestCase):
             self.assertEqual(cachalot("run", "-m", path, "-p", "x", *wrong).returncode, 2, wrong)
         self.assertIn(b"no MTP layer", cachalot("run", "-m", model("tiny-llama"), "-p", "x", "--spec", "mtp").stderr)
 
+    def test_a_cut_gpu_library_costs_the_gpu_alone(self):
+        folder = WORK / "cut"
+        folder.mkdir()
+        shutil.copy(PROGRAM, folder / "cachalot")
+        (folder / "libcachalot_cuda.so").write_bytes(Path(PROGRAM).read_bytes()[:100_000])
+        run = [folder / "cachalot", "run", "-m", model("tiny-llama"), "-p", "a", "-n", "4"]
+        automatic = subprocess.run(run, capture_output=True, timeout=TIMEOUT)
+        self.assertEqual(automatic.returncode, 0, automatic.stderr)
+        self.assertIn(b"libcachalot_cuda.so: cut off", automatic.stderr)
+        wanted = subprocess.run([*run, "--device", "cuda"], capture_output=True, timeout=TIMEOUT)
+        self.assertEqual((wanted.returncode, wanted.stdout), (1, b""))
+        self.assertIn(b"libcachalot_cuda.so: cut off: it has 100000 bytes", wanted.stderr)
+
     def test_limits_of_an_answer(self):
         path = model("tiny-qwen2")
         common = ("run", "-m", path, "-p", "taneba", "--raw", "-s", "5", "--temp", "1", "--ignore-eos")
