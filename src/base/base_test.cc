@@ -101,6 +101,14 @@ TEST(File, ReadsWritesAndRefuses) {
   EXPECT_TRUE(std::filesystem::is_symlink(link));
   EXPECT_EQ(*ReadTextFile(path, 5), "again");
   ASSERT_TRUE(WriteFileAtomically(path, "hello").ok());
+  // A link to what is not there yet: that is made, and the link stays.
+  const std::string dangling = (dir / "dangling").string();
+  std::filesystem::create_symlink("later", dangling);
+  ASSERT_TRUE(WriteFileAtomically(dangling, "new").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(dangling));
+  EXPECT_EQ(*ReadTextFile((dir / "later").string(), 5), "new");
+  std::filesystem::create_symlink("circle", dir / "circle");
+  EXPECT_FALSE(ResolveOutput((dir / "circle").string()).in_place);
   EXPECT_TRUE(ResolveOutput("/dev/null").in_place);
   EXPECT_FALSE(ResolveOutput((dir / "new").string()).in_place);
   EXPECT_EQ(*ReadTextFile(path, 5), "hello");

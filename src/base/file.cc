@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 
@@ -81,10 +82,30 @@ Result<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
   return text;
 }
 
+namespace {
+
+// Where a link points whose end is not there; the path itself when it is none.
+std::string FollowDangling(std::string path) {
+  constexpr int kMaxLinks = 40;  // as Linux has it
+  for (int i = 0; i < kMaxLinks; ++i) {
+    char target[PATH_MAX];
+    const ssize_t size = ::readlink(path.c_str(), target, sizeof(target));
+    if (size <= 0 || size == sizeof(target)) break;
+    const std::string_view to(target, static_cast<size_t>(size));
+    path = to.front() == '/' ? std::string(to) : path.substr(0, path.find_last_of('/') + 1) + std::string(to);
+  }
+  return path;
+}
+
+}  // namespace
+
 OutputPlace ResolveOutput(const std::string& path) {
   OutputPlace place{.path = path};
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return place;
+  if (::stat(path.c_str(), &info) != 0) {
+    place.path = FollowDangling(path);
+    return place;
+  }
   if (!S_ISREG(info.st_mode)) {
     place.in_place = !S_ISDIR(info.st_mode);
     return place;

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/flag_set.h"
+#include "tasks/output_check.h"
 
 namespace cachalot {
 namespace {
@@ -121,6 +122,10 @@ int BenchServeCommand(Args args) {
   }
   if (work.vocab_size > 0 && (work.vocab_size < 8 || flags.endpoint == "chat")) {
     return ExitUsage(InvalidArgument("--vocab-size {}: at least 8, and --endpoint completions", work.vocab_size));
+  }
+  if (!flags.svg.empty()) {
+    const std::string inputs[] = {work.path};
+    if (const Status status = CheckOutput("--svg", flags.svg, inputs); !status.ok()) return ExitUsage(status);
   }
   const Status status = Run(&flags, &output);
   return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted : ExitWith(status, output);

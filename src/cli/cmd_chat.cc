@@ -13,6 +13,7 @@
 #include "cli/session.h"
 #include "cli/session_flag.h"
 #include "runtime/runtime.h"
+#include "tasks/output_check.h"
 
 namespace cachalot {
 namespace {
@@ -34,6 +35,13 @@ struct ChatFlags {
   SessionFlag session;
   std::string system;
   std::string prompt;
+
+  // The files that are read, for CheckOutput.
+  std::vector<std::string> Inputs() const {
+    auto inputs = model.Inputs();
+    inputs.push_back(answer.tools_file);
+    return inputs;
+  }
 };
 
 class Chat {
@@ -145,7 +153,10 @@ class Chat {
         Note("(/save FILE)\n");
         return Status::Ok();
       }
-      const Status saved = WriteFileAtomically(rest, conversation_.Json(2) + "\n");
+      auto inputs = flags_.Inputs();
+      inputs.push_back(flags_.session.path);
+      Status saved = CheckOutput("/save", rest, inputs);
+      if (saved.ok()) saved = WriteFileAtomically(rest, conversation_.Json(2) + "\n");
       if (saved.ok())
         Note("(saved)\n");
       else
@@ -256,6 +267,7 @@ int ChatCommand(Args args) {
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.sampling.Resolve(); !status.ok()) return ExitUsage(status);
   if (const int code = flags.model.Fetch(); code != kExitOk) return code;
+  if (const Status status = flags.session.Check(flags.Inputs()); !status.ok()) return ExitUsage(status);
   const Result<int> code = RunChat(set, &flags, &output);
   return code.ok() ? *code : ExitWith(code.status(), output);
 }

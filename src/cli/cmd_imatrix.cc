@@ -11,6 +11,7 @@
 #include "cli/ppl_run.h"
 #include "cli/session.h"
 #include "tasks/importance_collector.h"
+#include "tasks/output_check.h"
 #include "tokenizer/tokenizer.h"
 
 namespace cachalot {
@@ -81,6 +82,9 @@ int ImatrixCommand(Args args) {
   if (flags.out.empty()) return ExitUsage(InvalidArgument("no output given: -o OUT.gguf"));
   if (const Status status = flags.text.Resolve(set); !status.ok()) return ExitUsage(status);
   if (const int code = flags.model.Fetch(); code != kExitOk) return code;
+  auto inputs = flags.model.Inputs();
+  inputs.push_back(flags.text.Input(set));
+  if (const Status status = CheckOutput("-o", flags.out, inputs); !status.ok()) return ExitUsage(status);
   const Status status = Collect(set, &flags);
   return status.code() == StatusCode::kCancelled ? kExitInterrupted : ExitWith(status, output);
 }

@@ -6,6 +6,7 @@
 #include "cli/nearest.h"
 #include "tasks/kv_curves.h"
 #include "tasks/kv_simulate.h"
+#include "tasks/output_check.h"
 
 namespace cachalot {
 namespace {
@@ -68,6 +69,11 @@ int SimulateCommand(Args args) {
   if (flags.trace.empty()) return ExitUsage(InvalidArgument("--trace FILE is needed"));
   if (flags.blocks.empty())
     return ExitUsage(InvalidArgument("--blocks N,N,… is needed: the sizes of the cache"));
+  const std::string inputs[] = {flags.trace};
+  for (const auto& [flag, path] : {std::pair{"--csv", flags.csv}, std::pair{"--svg", flags.svg}}) {
+    if (path.empty()) continue;
+    if (const Status status = CheckOutput(flag, path, inputs); !status.ok()) return ExitUsage(status);
+  }
   const StopOnInterrupt stop;
   const Status status = Simulate(flags, stop, &output);
   return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted

@@ -14,6 +14,7 @@
 #include "cli/session.h"
 #include "tasks/kv_error_probe.h"
 #include "tasks/kv_key_means.h"
+#include "tasks/output_check.h"
 #include "tasks/token_input.h"
 #include "tokenizer/tokenizer.h"
 
@@ -230,6 +231,11 @@ int Run(Args args, FlagSet* set, QualityFlags* flags, bool calibrate) {
   if (calibrate && flags->out.empty()) return ExitUsage(InvalidArgument("no output given: -o OUT.safetensors"));
   if (flags->layers_only && flags->max_kl > 0) return ExitUsage(InvalidArgument("--max-kl says nothing with --layers-only"));
   if (const int code = flags->model.Fetch(); code != kExitOk) return code;
+  if (calibrate) {
+    auto inputs = flags->model.Inputs();
+    inputs.push_back(flags->tokens.empty() ? flags->text.Input(*set) : TokenFile(flags->tokens));
+    if (const Status status = CheckOutput("-o", flags->out, inputs); !status.ok()) return ExitUsage(status);
+  }
   const Status status = calibrate ? Calibrate(*set, *flags) : Report(*set, *flags, &output);
   return status.code() == StatusCode::kCancelled && !output.closed() ? kExitInterrupted : ExitWith(status, output);
 }

@@ -1,18 +1,16 @@
 // cachalot logits: what the model computes for given tokens, as a safetensors file: the instrument of the
 // golden tests.
 #include <algorithm>
-#include <filesystem>
 
-#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/flag_set.h"
 #include "cli/model_flags.h"
 #include "cli/session.h"
-#include "formats/gguf.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_writer.h"
 #include "runtime/runtime.h"
+#include "tasks/output_check.h"
 #include "tasks/token_input.h"
 
 namespace cachalot {
@@ -109,20 +107,6 @@ Status Save(const std::string& path, const Outcome& outcome, int64_t num_tokens,
   });
 }
 
-// Whether writing to `out` would replace a file that the model is read from.
-bool IsOfModel(const std::string& out, const std::string& model) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  if (model.empty() || !fs::exists(out, ignored)) return false;
-  const auto any_is_out = [&](const auto& opened) {  // all files of a split or a folder
-    return opened.ok() &&
-           std::any_of((*opened)->files().begin(), (*opened)->files().end(),
-                       [&](const auto& file) { return fs::equivalent(out, file->path(), ignored); });
-  };
-  if (IsDirectory(model)) return any_is_out(SafetensorsFolder::Open(model));
-  return fs::equivalent(out, model, ignored) || any_is_out(GgufFile::Open(model));
-}
-
 Status Logits(LogitsFlags* flags, std::vector<int32_t> tokens) {
   if (flags->first > 0 && static_cast<size_t>(flags->first) < tokens.size()) {
     tokens.resize(static_cast<size_t>(flags->first));
@@ -169,9 +153,9 @@ int LogitsCommand(Args args) {
   if (flags.tokens.empty()) return ExitUsage(InvalidArgument("no tokens given: --tokens 1,2,3 or a file"));
   if (flags.out.empty()) return ExitUsage(InvalidArgument("no output given: --out OUT.safetensors"));
   if (const int code = flags.model.Fetch(); code != kExitOk) return code;
-  if (IsOfModel(flags.out, flags.model.options.path)) {
-    return ExitUsage(InvalidArgument("--out {}: is a file of the model that is read", flags.out));
-  }
+  auto inputs = flags.model.Inputs();
+  inputs.push_back(TokenFile(flags.tokens));
+  if (const Status status = CheckOutput("--out", flags.out, inputs); !status.ok()) return ExitUsage(status);
   auto tokens = ReadTokenIds(flags.tokens);
   if (tokens.status().code() == StatusCode::kInvalidArgument)
     return ExitUsage(tokens.status().WithContext("--tokens"));

@@ -133,6 +133,9 @@ int RunCommand(Args args) {
   if (const Status status = flags.sampling.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.prompt.Resolve(set); !status.ok()) return ExitUsage(status);
   if (const int code = flags.model.Fetch(); code != kExitOk) return code;
+  auto inputs = flags.model.Inputs();
+  inputs.insert(inputs.end(), {flags.prompt.Input(set), flags.answer.tools_file});
+  if (const Status status = flags.session.Check(inputs); !status.ok()) return ExitUsage(status);
   bool interrupted = false;
   const Status status = Run(set, &flags, &output, &interrupted);
   return interrupted ? kExitInterrupted : ExitWith(status, output);

@@ -183,6 +183,10 @@ Status ModelFlags::ResolveDrafts() {
   return Status::Ok();
 }
 
+std::vector<std::string> ModelFlags::Inputs() const {
+  return {options.path, options.draft_path, options.kv.calibration, options.kv_gate.text};
+}
+
 std::string ModelFlags::Place() const {
   if (!hub.repo.empty()) return hub.repo;
   return options.dummy.empty() ? options.path : "dummy " + options.dummy;
@@ -201,6 +205,11 @@ Status PromptFlags::Resolve(const FlagSet& flags) const {
     return InvalidArgument("no text given: -p TEXT, -f FILE, or standard input");
   }
   return Status::Ok();
+}
+
+std::string PromptFlags::Input(const FlagSet& flags) const {
+  if (!file.empty()) return file;
+  return flags.Given("--prompt") && prompt != "-" ? "" : "/dev/stdin";
 }
 
 Result<std::string> PromptFlags::Read(const FlagSet& flags, Use use) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cli/flag_set.h"
 #include "cli/hub_flags.h"
@@ -28,6 +29,8 @@ struct ModelFlags {
   // After Resolve: a model of the hub is fetched, and options.path says where it lies. The exit code, after an error was
   // printed.
   int Fetch();
+  // After Fetch: the files and folders that are read, for CheckOutput.
+  std::vector<std::string> Inputs() const;
   // "model.gguf" or "dummy SPEC", for people.
   std::string Place() const;
 
@@ -54,6 +57,8 @@ struct PromptFlags {
   // After FlagSet::Parse: exactly one source must be there; standard input counts when it is no terminal.
   Status Resolve(const FlagSet& flags) const;
   // kPrompt: one line end at the very end of a file or of standard input does not count, as in llama.cpp.
+  // The file that is read, for CheckOutput; standard input may be one too. "": none.
+  std::string Input(const FlagSet& flags) const;
   enum class Use { kExactText, kPrompt };
   Result<std::string> Read(const FlagSet& flags, Use use) const;
 };

@@ -3,12 +3,19 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/console.h"
+#include "tasks/output_check.h"
 
 namespace cachalot {
 
 void SessionFlag::Declare(FlagSet* flags) {
   flags->String("--session", &path, "FILE",
                 "goes on with the conversation in FILE, if it is there, and keeps it there\nwith its KV cache, so that nothing is computed twice");
+}
+
+Status SessionFlag::Check(std::span<const std::string> inputs) const {
+  if (!given()) return Status::Ok();
+  if (ResolveOutput(path).in_place) return InvalidArgument("--session {}: is no regular file", path);
+  return CheckOutput("--session", path, inputs);
 }
 
 Result<Conversation> SessionFlag::Load(Session* session) const {

@@ -16,6 +16,8 @@ struct SessionFlag {
 
   void Declare(FlagSet* flags);
   bool given() const { return !path.empty(); }
+  // Before the work: the file can be written, and is none of those that are read.
+  Status Check(std::span<const std::string> inputs) const;
   // What the file says, if there is one; its KV blocks are cached then.
   Result<Conversation> Load(Session* session) const;
   // `tokens`: of the last prompt and its answer.

@@ -1,10 +1,12 @@
 #include "tasks/dummy_model.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/file.h"
 #include "formats/gguf.h"
 #include "tasks/dummy_folder.h"
+#include "tasks/output_check.h"
 #include "tasks/vocab_json.h"
 #include "weights/dummy/vocab_families.h"
 
@@ -70,6 +72,11 @@ Result<DummyReport> WriteDummy(const DummyRequest& request, const WriteProgress&
   ASSIGN_OR_RETURN(const DummyModel model, ResolveDummy(request.spec, request.layers, request.type));
   if (!request.vocab.empty() && !IsDirectory(request.vocab) && !FileExists(request.vocab)) {
     return NotFound("{}: no such file or folder", request.vocab);
+  }
+  if (request.out.ends_with(".gguf")) {
+    RETURN_IF_ERROR(CheckOutput("-o", request.out, std::span(&request.vocab, 1)));
+  } else if (std::error_code ignored; std::filesystem::equivalent(request.vocab, request.out, ignored)) {
+    return InvalidArgument("-o {}: is the folder that the vocabulary is read from", request.out);
   }
   DummyReport report;
   report.type = model.type;

@@ -117,14 +117,6 @@ class HfQuantizeSource final : public QuantizeSource {
     for (const size_t part : composed_[index].parts) source_->Release(*parts_[part].tensor);
   }
 
-  bool ReadsFile(const std::string& path) const override {
-    for (const auto& file : folder_->files()) {
-      std::error_code ignored;
-      if (std::filesystem::equivalent(file->path(), path, ignored)) return true;
-    }
-    return false;
-  }
-
  private:
   struct Ref {
     TensorRole role;

@@ -12,6 +12,7 @@
 #include "formats/text.h"
 #include "quant/format.h"
 #include "tasks/importance.h"
+#include "tasks/output_check.h"
 #include "tasks/quantize_source.h"
 
 namespace cachalot {
@@ -198,8 +199,9 @@ Result<QuantizeReport> PlanQuantize(const QuantizeRequest& request) {
 }
 
 Result<QuantizeReport> Quantize(const QuantizeRequest& request, const QuantizeProgress& progress) {
+  const std::string inputs[] = {request.in, request.importance};
+  RETURN_IF_ERROR(CheckOutput("OUT.gguf", request.out, inputs));
   ASSIGN_OR_RETURN(Plan plan, MakePlan(request));
-  if (plan.source->ReadsFile(request.out)) return InvalidArgument("{}: is the file that is read", request.out);
   GgufWriter gguf;
   SetMetadata(plan, request, &gguf);
   for (size_t i = 0; i < plan.types.size(); ++i) {

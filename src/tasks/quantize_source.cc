@@ -1,6 +1,5 @@
 #include "tasks/quantize_source.h"
 
-#include <filesystem>
 
 #include "base/file.h"
 #include "formats/text.h"
@@ -41,14 +40,6 @@ class GgufQuantizeSource final : public QuantizeSource {
     mappings_[static_cast<size_t>(tensor.file_idx)]->Release(tensor.offset + begin * RowBytes(tensor),
                                                              count * RowBytes(tensor));
   }
-  bool ReadsFile(const std::string& path) const override {
-    for (const auto& file : file_->files()) {
-      std::error_code ignored;
-      if (std::filesystem::equivalent(file->path(), path, ignored)) return true;
-    }
-    return false;
-  }
-
  private:
   static int64_t Cols(const GgufTensor& tensor) { return tensor.dims[static_cast<size_t>(tensor.num_dims - 1)]; }
   static int64_t RowBytes(const GgufTensor& tensor) { return DTypeBytes(tensor.dtype, Cols(tensor)); }

@@ -33,8 +33,6 @@ class QuantizeSource {
   virtual void DecodeRow(size_t tensor, int64_t row, float* values) const = 0;
   // These rows have been read for good: mapped pages may go.
   virtual void ReleaseRows(size_t tensor, int64_t begin, int64_t count) const = 0;
-  // Whether the file at `path` is one of those that are read.
-  virtual bool ReadsFile(const std::string& path) const = 0;
 
  protected:
   std::string place_;

@@ -79,6 +79,12 @@ Result<std::vector<int32_t>> ReadSafetensors(const std::string& path, const std:
 
 }  // namespace
 
+std::string TokenFile(const std::string& text) {
+  if (text.ends_with(".json") || text.ends_with(kSafetensors)) return text;
+  const size_t at = text.rfind(std::string(kSafetensors) + ":");
+  return at == std::string::npos ? "" : text.substr(0, at + kSafetensors.size());
+}
+
 Result<std::vector<int32_t>> ReadTokenIds(const std::string& text) {
   if (text.ends_with(".json")) return ReadJson(text);
   if (text.ends_with(kSafetensors)) return ReadSafetensors(text, "tokens");

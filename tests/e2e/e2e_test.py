@@ -113,6 +113,28 @@ class CommandLine(unittest.TestCase):
         self.assert_refused(cachalot("dummy", "tiny-lama", "-o", WORK / "x.gguf"), 2, "tiny-llama")
         self.assert_refused(cachalot("logits", "-m", gguf, "--tokens", "1"), 2, "--out")
 
+    def test_an_output_never_replaces_an_input(self):
+        gguf = model("tiny-llama")
+        text, trace = WORK / "inputs.txt", WORK / "trace.jsonl"
+        text.write_text("ta ta")
+        trace.write_text("{}")
+        linked = WORK / "linked.gguf"
+        linked.unlink(missing_ok=True)
+        linked.symlink_to(gguf)
+        before = gguf.read_bytes()
+        for output in (gguf, linked, text):
+            for command in (("imatrix", "-o"), ("kv", "calibrate", "-o")):
+                self.assert_refused(cachalot(*command[:-1], "-m", gguf, "-f", text, "-o", output), 2, str(output), "is read")
+            self.assert_refused(cachalot("run", "-m", gguf, "-f", text, "--session", output), 2, str(output), "is read")
+        with text.open() as stdin:
+            piped = subprocess.run([PROGRAM, "imatrix", "-m", gguf, "-o", text], stdin=stdin, capture_output=True, timeout=TIMEOUT)
+        self.assert_refused(piped, 2, str(text), "is read")
+        self.assert_refused(cachalot("logits", "-m", linked, "--tokens", "1", "-o", gguf), 2, str(gguf), "is read")
+        self.assert_refused(cachalot("quantize", gguf, linked, "Q8_0"), 1, str(linked), "is read")
+        self.assert_refused(cachalot("kv", "simulate", "--trace", trace, "--blocks", "8", "--csv", trace), 2, str(trace))
+        self.assert_refused(cachalot("imatrix", "-m", gguf, "-f", text, "-o", WORK / "none" / "i"), 2, "no folder")
+        self.assertEqual((gguf.read_bytes(), text.read_text(), trace.read_text()), (before, "ta ta", "{}"))
+
     def test_limits_name_value_and_limit(self):
         gguf = model("tiny-llama")
         self.assert_refused(cachalot("run", "-m", gguf, "-p", "x", "-c", "100000"), 1, "100000", "512")
