@@ -123,6 +123,7 @@ class Puller {
     if (options_.offline) return FromCache(file);
     HubServerOptions server = options_.server;
     server.http.cancelled = [this] { return Stopped(); };
+    server.on_retry = [this](const std::string& note) { Note(note); };
     ASSIGN_OR_RETURN(HubSession session, HubSession::Open(std::move(server)));
     auto listing = ListHubFiles(&session, name_);
     if (!listing.ok()) {
@@ -216,9 +217,19 @@ class Puller {
     int64_t fetched = 0;
     furthest_ = part.size();
     // What an earlier run left may be wrong: then it is fetched anew, once.
+    bool anew = false;
     for (bool resumed = part.size() > 0;; resumed = false) {
       if (part.size() < file.size || file.size == 0) {
-        RETURN_IF_ERROR(session->Run([&] { return Attempt(session, url, file, before, &part, &checksum, &fetched); }, what));
+        const Status got = session->Run([&] { return Attempt(session, url, file, before, &part, &checksum, &fetched); }, what);
+        if (!got.ok() && wrong_range_ && part.size() > 0 && !anew) {
+          // A server that cannot begin where it is asked to may still send all of it.
+          anew = true;
+          Note(fmt::format("{}; fetching it from the start", got.message()));
+          RETURN_IF_ERROR(part.Restart());
+          checksum = Checksum(file);
+          continue;
+        }
+        RETURN_IF_ERROR(got);
       }
       const std::string digest = checksum.Hex();
       if (digest == file.etag) break;
@@ -237,6 +248,7 @@ class Puller {
                               Checksum* checksum, int64_t* fetched) {
     HubSession::Outcome outcome;
     if (file.size == 0) return outcome;
+    wrong_range_ = false;
     const int64_t begin = part->size();
     bool wanted = false;
     const auto on_head = [&](const HubResponseHead& head) -> Status {
@@ -247,7 +259,15 @@ class Puller {
         RETURN_IF_ERROR(part->Restart());
         *checksum = Checksum(file);
       } else if (head.status == 206) {
-        if (head.range_begin != begin || (head.range_total >= 0 && head.range_total != file.size)) {
+        if (head.range_total >= 0 && head.range_total != file.size) {
+          return Wrong(&outcome, fmt::format("a file of {} bytes, {} expected", head.range_total, file.size));
+        }
+        wrong_range_ = head.range_begin != begin;
+        if (head.range_begin == 0 && begin > 0) {
+          // All of it, though only the rest was asked for.
+          RETURN_IF_ERROR(part->Restart());
+          *checksum = Checksum(file);
+        } else if (head.range_begin != begin) {
           return Wrong(&outcome, fmt::format("asked for bytes {}-{}, got {} of {}", begin, file.size - 1,
                                              head.range_begin, head.range_total));
         }
@@ -299,6 +319,7 @@ class Puller {
   const HubCache cache_;
   HubProgress state_;
   int64_t furthest_ = 0;  // of the file that is fetched
+  bool wrong_range_ = false;  // the last answer began elsewhere
   bool stopped_ = false;
 };
 

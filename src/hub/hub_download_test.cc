@@ -185,6 +185,30 @@ TEST_F(HubDownloadTest, WrongRanges) {
   EXPECT_EQ(Pull().status().code(), StatusCode::kCorrupt);
 }
 
+// A server that sends all when asked for the rest, and one that always begins elsewhere: once from the start.
+TEST_F(HubDownloadTest, ServersThatBeginElsewhere) {
+  ASSERT_TRUE(Pull("org/model:Q8_0").ok());
+  const std::string content = hub_.content("x-Q4_K_M.gguf");
+  for (const int64_t begin : {0, 5}) {
+    ASSERT_TRUE(WriteFileAtomically(Part(), content.substr(0, 600'000)).ok());
+    notes_.clear();
+    hub_.SetHook([&, begin](const FakeAsk& ask, int index) -> std::optional<FakeAnswer> {
+      if (index < 0 || ask.range_begin == 0) return std::nullopt;
+      return FakeText(206, content.substr(static_cast<size_t>(begin)),
+                      fmt::format("Content-Range: bytes {}-699999/700000\r\n", begin));
+    });
+    const auto model = Pull();
+    ExpectWhole(model);
+    EXPECT_EQ(model->fetched, 700'000);
+    if (begin == 0) {
+      EXPECT_THAT(notes_, testing::IsEmpty());
+    } else {
+      EXPECT_THAT(notes_.back(), testing::HasSubstr("asked for bytes 600000-699999, got 5 of 700000; fetching it from the start"));
+    }
+    fs::remove(fs::canonical(model->path));
+  }
+}
+
 TEST_F(HubDownloadTest, RangeNotSatisfiable) {
   ASSERT_TRUE(Pull("org/model:Q8_0").ok());
   ASSERT_TRUE(WriteFileAtomically(Part(), Bytes(600'000, 9)).ok());
@@ -299,7 +323,20 @@ TEST_F(HubDownloadTest, SlowServers) {
   ExpectWhole(model);
   EXPECT_EQ(model->fetched, 700'000);
   EXPECT_EQ(hub_.num_resolves(), 2);
+  EXPECT_THAT(notes_, testing::Contains(testing::HasSubstr("trying again (2 of 4)")));
 }
+
+TEST_F(HubDownloadTest, SilentServersAreSpokenOf) {
+  int asked = 0;
+  hub_.SetHook([&asked](const FakeAsk&, int index) -> std::optional<FakeAnswer> {
+    if (asked++ > 0 && index != 0) return std::nullopt;  // the first question of all, and the file's first
+    return FakeAnswer{.bytes = "", .pause_ms = index == 0 ? 20'000 : 0};
+  });
+  ExpectWhole(Pull());
+  const std::string line = "no answer from " + hub_.url().substr(7) + ", trying again (2 of 4)";
+  EXPECT_THAT(notes_, testing::Contains(line));
+}
+
 
 TEST_F(HubDownloadTest, StoppingKeepsWhatIsThere) {
   hub_.SetHook([&](const FakeAsk& ask, int index) -> std::optional<FakeAnswer> {

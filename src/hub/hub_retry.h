@@ -18,6 +18,7 @@ struct HubServerOptions {
   int32_t max_attempts = 6;          // in a row without a byte gained
   int32_t first_pause_ms = 500;      // doubles with each attempt
   int32_t longest_pause_ms = 60'000;  // a longer Retry-After is an error
+  std::function<void(const std::string& note)> on_retry = {};  // told before each further attempt, for people
 };
 
 class HubSession {
