@@ -170,6 +170,8 @@ TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(resolve({"--dummy", "nosuch"}).message(), HasSubstr("nosuch"));
   EXPECT_THAT(resolve({"--dummy", "tiny-llama", "--dummy-type", "iq1_m"}).message(), HasSubstr("IQ1_M"));
   EXPECT_THAT(resolve({"-m", "x", "--flash-attn", "off"}).message(), HasSubstr("fused"));
+  EXPECT_THAT(resolve({"-m", "x", "--draft-max", "2"}).message(), HasSubstr("--draft-max says nothing without --spec"));
+  EXPECT_TRUE(resolve({"-m", "x", "--spec", "ngram", "--draft-max", "16"}).ok());
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "f32"}).message(), HasSubstr("-ctv f16"));
   EXPECT_TRUE(resolve({"-m", "x", "-ctk", "q8_0", "-ctv", "q8_0"}).ok());
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "q5_0", "-ctv", "q8_0"}).message(), HasSubstr("q6_0/q8_0"));
@@ -185,6 +187,8 @@ TEST(CommandsTest, WrongCommandLinesExitWith2) {
   EXPECT_EQ(exit_code({"bench", "-m", "none", "-p", "0", "-n", "0"}), 2);
   EXPECT_EQ(exit_code({"detokenize", "-m", "none", "--ids", "-1"}), 2);
   EXPECT_EQ(exit_code({"logits", "-m", "none", "--tokens", "1,x", "--out", "o"}), 2);
+  EXPECT_EQ(exit_code({"quantize", "none", "o", "Q8_0", "--leave-output-tensor", "--output-tensor-type", "q8_0"}), 2);
+  EXPECT_EQ(exit_code({"run", "-m", "none", "-p", "x", "--raw", "--tools", "t.json"}), 2);
   EXPECT_EQ(exit_code({"run", "--dummy", "nosuch", "-p", "x"}), 2);
   EXPECT_EQ(exit_code({"dummy", "tiny-llama", "--type", "iq1_m", "-o", "x.gguf"}), 2);
   EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf"}), 2);

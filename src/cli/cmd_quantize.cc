@@ -64,9 +64,9 @@ Result<QuantizeReport> Run(const QuantizeRequest& request) {
 // A type that a GGUF file can have and we can write, as "--flag TYPE"; -1 when not given.
 Status ParseType(const char* flag, const std::string& text, int32_t* type) {
   if (text.empty()) return Status::Ok();
-  const auto rule = ParseTensorTypeRule(std::string(".=") + text);
-  if (!rule.ok()) return rule.status().WithContext(flag);
-  *type = static_cast<int32_t>(rule->type);
+  const auto parsed = ParseWritableType(text);
+  if (!parsed.ok()) return parsed.status().WithContext(flag);
+  *type = static_cast<int32_t>(*parsed);
   return Status::Ok();
 }
 
@@ -112,8 +112,15 @@ int QuantizeCommand(Args args) {
   if (status.ok())
     status = ParseType("--token-embedding-type", embedding_type, &request.choices.embedding_type);
   if (!status.ok()) return ExitUsage(status);
+  if (request.choices.leave_output && request.choices.output_type >= 0) {
+    return ExitUsage(InvalidArgument("--leave-output-tensor and --output-tensor-type: only one of them"));
+  }
 
-  const auto report = dry_run ? PlanQuantize(request) : Run(request);
+  auto report = PlanQuantize(request);
+  if (report.ok()) {
+    for (const std::string& warning : report->warnings) PrintNote("warning: " + warning + "\n");
+    if (!dry_run) report = Run(request);
+  }
   if (report.status().code() == StatusCode::kCancelled) return kExitInterrupted;
   if (!report.ok()) return ExitWith(report.status(), output);
   if (dry_run) return ExitWith(output.Write(Listing(*report) + Summary(*report)), output);

@@ -60,6 +60,7 @@ Status Run(const FlagSet& parsed, RunFlags* flags, Output* output, bool* interru
   if (!chat && flags->session.given()) {
     return InvalidArgument("--session: {}", flags->raw ? "--raw leaves the chat template out" : "the model has no chat template");
   }
+  if (!chat && !flags->answer.tools_file.empty()) return InvalidArgument("--tools: the model has no chat template");
   AnswerFormat format{.split_reasoning = false};
   Conversation conversation;
   if (chat) {
@@ -131,6 +132,9 @@ int RunCommand(Args args) {
   if (flags.verbose && !set.Given("--log-level")) flags.model.log_level = "info";
   if (const Status status = flags.model.Resolve(); !status.ok()) return ExitUsage(status);
   if (const Status status = flags.sampling.Resolve(); !status.ok()) return ExitUsage(status);
+  if (flags.raw && !flags.answer.tools_file.empty()) {
+    return ExitUsage(InvalidArgument("--tools: --raw leaves the chat template out"));
+  }
   if (const Status status = flags.prompt.Resolve(set); !status.ok()) return ExitUsage(status);
   if (const int code = flags.model.Fetch(); code != kExitOk) return code;
   auto inputs = flags.model.Inputs();

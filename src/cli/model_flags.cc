@@ -81,8 +81,8 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
                 "attention is always fused here: 'off' is refused", "on");
   flags->Choice("--spec", &drafts_, {"none", "ngram", "mtp", "draft"},
                 "guess tokens ahead and verify them together: look them up in the text\nso far, by the model's MTP layer, or by a draft model (-md)");
-  flags->Int("--draft-max,--draft,--draft-n", &options.max_drafts, 1, kMaxDrafts, "N",
-             fmt::format("tokens guessed at a time, at most; fewer or none where that would\nnot pay (default {})", options.max_drafts));
+  flags->Int("--draft-max,--draft,--draft-n", &draft_max_, 1, kMaxDrafts, "N",
+             fmt::format("tokens guessed at a time, at most; fewer or none where that would\nnot pay (1 to {}, default {})", kMaxDrafts, options.max_drafts));
   flags->String("-md,--model-draft", &options.draft_path, "FILE|FOLDER", "the draft model of --spec draft; same vocabulary");
   flags->Int("--draft-head-tokens", &options.draft_head_tokens, 0, 1 << 24, "N",
              "MTP guesses only tokens below N (default 0: any), and reads so much\nless; those of a BPE vocabulary are the more frequent ones");
@@ -176,6 +176,8 @@ Status ModelFlags::ResolveDrafts() {
   if (options.drafts == DraftKind::kNone && (draft_always_ || options.draft_accept_fixed >= 0)) {
     return InvalidArgument("--draft-always and --spec-accept-fixed say nothing without --spec");
   }
+  if (options.drafts == DraftKind::kNone && draft_max_ > 0) return InvalidArgument("--draft-max says nothing without --spec");
+  if (draft_max_ > 0) options.max_drafts = draft_max_;
   if (options.drafts != DraftKind::kMtp && options.draft_head_tokens > 0) {
     return InvalidArgument("--draft-head-tokens says nothing without --spec mtp");
   }

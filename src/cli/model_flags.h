@@ -46,6 +46,7 @@ struct ModelFlags {
   bool deepseek_kv_ = false;
   std::string drafts_ = "none";
   bool draft_always_ = false;
+  int32_t draft_max_ = 0;  // 0: not given
 };
 
 // -p TEXT, -p - (standard input), -f FILE.

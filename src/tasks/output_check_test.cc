@@ -92,6 +92,9 @@ TEST_F(OutputCheckTest, CommandsOfThisModuleAsk) {
   EXPECT_THAT(Quantize(request, nullptr).status().message(), HasSubstr("is a file that is read"));
   request = {.in = Path("hf"), .out = Path("hf/config.json"), .choices = request.choices};
   EXPECT_THAT(Quantize(request, nullptr).status().message(), HasSubstr("model's folder that is read"));
+  EXPECT_THAT(PlanQuantize(request)->warnings, ::testing::IsEmpty());
+  fs::remove(Path("hf/tokenizer.json"));
+  EXPECT_THAT(PlanQuantize(request)->warnings, ::testing::ElementsAre(HasSubstr("no tokenizer")));
   request.importance = request.out = Path("in.txt");
   EXPECT_THAT(Quantize(request, nullptr).status().message(), HasSubstr("is a file that is read"));
 }

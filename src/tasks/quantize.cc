@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/cpu_features.h"
+#include "base/file.h"
 #include "base/thread_pool.h"
 #include "formats/gguf_writer.h"
 #include "formats/text.h"
@@ -63,6 +64,13 @@ Result<Plan> MakePlan(const QuantizeRequest& request) {
     facts.has_importance = true;
   }
   ASSIGN_OR_RETURN(plan.types, ChooseTypes(request.in, plan.source->tensors(), facts, request.choices));
+  for (const std::string& pattern : RulesWithoutTensors(plan.source->tensors(), request.choices)) {
+    plan.report.warnings.push_back(fmt::format("--tensor-type {}: no tensor has such a name", Printable(pattern)));
+  }
+  if (IsDirectory(request.in) && !FileExists(request.in + "/tokenizer.json") && !FileExists(request.in + "/tokenizer.model")) {
+    plan.report.warnings.push_back(
+        fmt::format("{}: there is neither tokenizer.json nor tokenizer.model: the file will have no tokenizer", request.in));
+  }
   for (size_t i = 0; i < plan.types.size(); ++i) {
     const GgufTensor& tensor = plan.source->tensors()[i];
     QuantizedTensor row{.name = tensor.name, .from = plan.source->StoredType(i), .to = plan.types[i]};

@@ -31,6 +31,7 @@ struct QuantizedTensor {
 struct QuantizeReport {
   std::vector<QuantizedTensor> tensors;
   int64_t from_bytes = 0, to_bytes = 0;
+  std::vector<std::string> warnings;  // a line each: what was most likely not meant
 };
 
 // What would be done, without reading a weight.

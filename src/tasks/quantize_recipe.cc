@@ -231,6 +231,34 @@ Result<QuantizeFacts> ReadQuantizeFacts(const GgufFile& file) {
   return facts;
 }
 
+Result<DType> ParseWritableType(std::string_view name) {
+  const auto writable = [](DType type) {
+    const QuantFormat* format = FindQuantFormat(type);
+    return format != nullptr && format->encode != nullptr && GetDTypeInfo(type).ggml_type >= 0;
+  };
+  const auto type = ParseDType(name);
+  if (type.ok() && writable(*type)) return type;
+  std::string known;
+  for (int i = 0; i < kNumDTypes; ++i) {
+    const auto candidate = static_cast<DType>(i);
+    if (writable(candidate)) known += fmt::format("{}{}", known.empty() ? "" : ", ", DTypeName(candidate));
+  }
+  return InvalidArgument("type '{}' is none of those that can be written to a GGUF file: {}",
+                         type.ok() ? DTypeName(*type) : Printable(name), known);
+}
+
+std::vector<std::string> RulesWithoutTensors(std::span<const GgufTensor> tensors, const QuantizeChoices& choices) {
+  std::vector<std::string> patterns;
+  for (const TensorTypeRule& rule : choices.rules) {
+    const std::regex pattern(rule.pattern);
+    if (std::none_of(tensors.begin(), tensors.end(),
+                     [&](const GgufTensor& tensor) { return std::regex_search(tensor.name, pattern); })) {
+      patterns.push_back(rule.pattern);
+    }
+  }
+  return patterns;
+}
+
 Result<TensorTypeRule> ParseTensorTypeRule(std::string_view text) {
   const size_t equals = text.rfind('=');
   if (equals == std::string_view::npos || equals == 0) {
@@ -238,12 +266,7 @@ Result<TensorTypeRule> ParseTensorTypeRule(std::string_view text) {
   }
   TensorTypeRule rule;
   rule.pattern = text.substr(0, equals);
-  ASSIGN_OR_RETURN(rule.type, ParseDType(text.substr(equals + 1)));
-  const QuantFormat* format = FindQuantFormat(rule.type);
-  if (format == nullptr || format->encode == nullptr || GetDTypeInfo(rule.type).ggml_type < 0) {
-    return InvalidArgument("'{}': type {} cannot be written to a GGUF file", Printable(text),
-                           DTypeName(rule.type));
-  }
+  ASSIGN_OR_RETURN(rule.type, ParseWritableType(text.substr(equals + 1)));
   try {
     const std::regex checked(rule.pattern);
   } catch (const std::regex_error& error) {

@@ -40,6 +40,8 @@ struct TensorTypeRule {
   std::string pattern;
   DType type = DType::kF32;
 };
+// A type that can be written to a GGUF file; kInvalidArgument names all of them.
+Result<DType> ParseWritableType(std::string_view name);
 // "REGEX=TYPE"; kInvalidArgument for a bad expression or a type that cannot be written.
 Result<TensorTypeRule> ParseTensorTypeRule(std::string_view text);
 
@@ -51,6 +53,9 @@ struct QuantizeChoices {
   int32_t output_type = -1;           // a DType, or -1: the recipe's
   int32_t embedding_type = -1;
 };
+
+// Of choices.rules those that find no tensor: mistyped, most likely.
+std::vector<std::string> RulesWithoutTensors(std::span<const GgufTensor> tensors, const QuantizeChoices& choices);
 
 // One type for each tensor of the model at `place`, in their order; tensors that stay (vectors, routers) keep theirs.
 // kUnsupported when a rule asks for a type whose blocks do not fit the rows.

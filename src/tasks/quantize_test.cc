@@ -189,6 +189,16 @@ TEST_F(QuantizeTest, PureAndRulesAndFallbacks) {
   EXPECT_EQ(TypeIn(report, "output.weight"), DType::kF16);
   EXPECT_EQ(TypeIn(report, "token_embd.weight"), DType::kQ4_K);
 
+  EXPECT_THAT(report.warnings, ::testing::IsEmpty());
+  request.choices.rules.push_back(ParseTensorTypeRule("atn_v=q8_0").value());
+  EXPECT_THAT(PlanQuantize(request)->warnings, ::testing::ElementsAre(HasSubstr("--tensor-type atn_v")));
+  // The choices are those that can be written.
+  for (const char* type : {"q9", "iq1_m", "i32"}) {
+    const std::string error = ParseTensorTypeRule(std::string("a=") + type).status().message();
+    EXPECT_THAT(error, HasSubstr("Q4_K, "));
+    EXPECT_THAT(error, ::testing::Not(HasSubstr("I64")));
+  }
+
   request.choices.rules = {ParseTensorTypeRule("ffn_up=q6_k").value()};
   EXPECT_THAT(PlanQuantize(request).status().message(), HasSubstr("288"));
 }
