@@ -69,6 +69,7 @@ Status AnswerPrinter::Finish() {
   parser_.Finish(&events);
   RETURN_IF_ERROR(Print(events));
   RETURN_IF_ERROR(EndReasoning());
+  if (std::exchange(call_open_, false)) return Write(fmt::format("…{}\n", color_ ? kPlain : ""));  // cut off
   return line_open_ ? Write("\n") : Status::Ok();
 }
 
@@ -93,12 +94,14 @@ Status AnswerPrinter::Print(const AnswerEvent& event) {
       return Write(event.text);
     case AnswerEvent::kCallName:
       calls_.push_back({event.text, ""});
+      call_open_ = true;
       if (line_open_) RETURN_IF_ERROR(Write("\n"));
       return Write(fmt::format("{}→ {}(", color_ ? kCall : "", event.text));
     case AnswerEvent::kCallArguments:
       calls_.back().arguments += event.text;
       return Write(event.text);
     case AnswerEvent::kCallEnd:
+      call_open_ = false;
       return Write(fmt::format("){}\n", color_ ? kPlain : ""));
     default:
       return Status::Ok();

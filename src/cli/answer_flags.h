@@ -61,6 +61,7 @@ class AnswerPrinter {
   const bool color_;
   bool in_reasoning_ = false;
   bool line_open_ = false;
+  bool call_open_ = false;
   std::string content_, reasoning_;
   std::vector<Call> calls_;
 };

@@ -49,7 +49,7 @@ bool CallGuide::PushByte(char c) {
     if (arguments_.complete()) state_ = rule_.close.empty() ? State::kDone : State::kClose;
     return true;
   }
-  if (IsJsonSpace(c)) return true;
+  if (IsJsonSpace(c)) return state_ == State::kClose || TakesSpace();
   taken_ += c;
   if (state_ == State::kClose) {
     const std::string close = WithoutSpace(rule_.close);
@@ -68,6 +68,19 @@ bool CallGuide::PushByte(char c) {
     return true;
   }
   return possible;
+}
+
+// Within a name there is none, and none around one in quotes; behind another it is whole.
+bool CallGuide::TakesSpace() {
+  if (rule_.middle.starts_with('"')) {
+    return std::none_of(rule_.names.begin(), rule_.names.end(), [this](const std::string& name) { return name.starts_with(taken_); });
+  }
+  if (taken_.empty()) return true;
+  if (std::find(rule_.names.begin(), rule_.names.end(), taken_) != rule_.names.end()) {
+    rule_.names = {taken_};
+    return true;
+  }
+  return std::none_of(rule_.names.begin(), rule_.names.end(), [this](const std::string& name) { return name.starts_with(taken_); });
 }
 
 CallGuide::Ending CallGuide::Rest() const {

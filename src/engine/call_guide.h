@@ -1,6 +1,6 @@
 // CallGuide: follows a tool call that an answer must be, from behind its opening, and says how it could end well. Invariant:
 // the text that it accepted, followed by Rest(), is a whole call: a name from the list, and a JSON object as its arguments.
-// White space around the markup is the model's own.
+// White space around the markup is the model's own, except where it would be part of the name.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +44,7 @@ class CallGuide {
  private:
   enum class State { kOff, kName, kArguments, kClose, kDone };
   bool PushByte(char c);
+  bool TakesSpace();
 
   CallRule rule_;
   State state_ = State::kOff;

@@ -47,6 +47,25 @@ TEST(CallGuide, ANameFromTheList) {
   EXPECT_FALSE(guide.open());
 }
 
+// What the parser takes for the name is one of the list.
+TEST(CallGuide, NoSpaceInANameNorAroundOneInQuotes) {
+  CallGuide quoted(Rule({"get", "get_weather"}));
+  EXPECT_FALSE(quoted.Push(" get"));
+  EXPECT_FALSE(quoted.Push("get _weather"));
+  EXPECT_FALSE(quoted.Push("get \""));
+  EXPECT_TRUE(quoted.Push("get\" , \"arguments\": {"));
+
+  CallRule lines = Rule({"get", "get_weather"});
+  lines.middle = "\n```json\n";
+  CallGuide guide(lines);
+  EXPECT_FALSE(guide.Push("ge\nt"));
+  EXPECT_FALSE(guide.Push("get\n_weather"));
+  EXPECT_TRUE(guide.Push(" get\n"));
+  EXPECT_FALSE(guide.Push("_weather"));
+  EXPECT_EQ(Rest(guide).substr(0, 10), "\n```json\n{");
+  EXPECT_TRUE(guide.Push("```json\n{"));
+}
+
 TEST(CallGuide, NothingBeforeItBeginsNorWhereItIsOff) {
   CallRule later = Rule();
   later.in_prompt = false;

@@ -447,6 +447,8 @@ void EngineImpl::Force(Choice* choice, int32_t num_kept) {
     const auto room = static_cast<size_t>(std::max(0, choice->max_total - num_kept));
     ids = ids.first(std::min(ids.size(), room));
     if (ids.empty()) return;
+    choice->stream.BeginStep();
+    ids = ids.first(choice->stream.PushForced(ids));
     scheduler_->Continue(choice, num_kept, ids);
     num_kept = choice->num_tokens();
     stats_.generated_tokens += static_cast<int64_t>(ids.size());
@@ -458,8 +460,6 @@ void EngineImpl::Force(Choice* choice, int32_t num_kept) {
       no_tops_.resize(ids.size());
       output.top_logprobs = no_tops_;
     }
-    choice->stream.BeginStep();
-    choice->stream.PushForced(ids);
     if (choice->stream.stopped()) return Finish(choice, FinishReason::kStop, &output);
     if (choice->num_tokens() == choice->max_total) return Finish(choice, FinishReason::kLength, &output);
     Fill(*choice, &output);

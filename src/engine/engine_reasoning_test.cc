@@ -106,7 +106,7 @@ TEST_F(EngineReasoningTest, WhatCannotBeForcedIsRefused) {
 TEST_F(EngineReasoningTest, ForcedTextCompletesStopStrings) {
   Create(Info());
   Request request = Limited(10, 4, 30);
-  request.reasoning.close_ids = {38};  // END
+  request.reasoning.close_ids = {38, 1, 2};  // END, and what nobody sees
   request.stop_strings = {"END"};
   const auto choices = Start(request);
   ASSERT_TRUE(engine_->RunUntilIdle().ok());

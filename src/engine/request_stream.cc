@@ -64,12 +64,14 @@ bool RequestStream::Refuse() {
   return call_end_.empty();
 }
 
-void RequestStream::PushForced(std::span<const int32_t> ids) {
+size_t RequestStream::PushForced(std::span<const int32_t> ids) {
   const bool ends_call = !call_end_.empty();
   if (!ends_call) guide_.BeginForced();
-  for (const int32_t id : ids) Push(id);
+  size_t num_pushed = 0;
+  while (num_pushed < ids.size() && !stopped_) Push(ids[num_pushed++]);
   if (ends_call) call_end_.clear();
   else if (guide_.then_forced()) call_.Begin();
+  return num_pushed;
 }
 
 void RequestStream::Add(const std::string& piece) {

@@ -35,8 +35,8 @@ class RequestStream {
   bool Take(int32_t token, bool is_stop);
   // Tokens that must follow here; the answer then goes on behind them. Empty: none.
   std::span<const int32_t> forced() const { return call_end_.empty() ? guide_.forced() : std::span<const int32_t>(call_end_); }
-  // They are pushed.
-  void PushForced(std::span<const int32_t> ids);
+  // They are pushed, up to the one that completes a stop string; returns how many.
+  size_t PushForced(std::span<const int32_t> ids);
   // No more tokens: gives out what was held back, unless a stop string ended the text.
   void Finish();
 

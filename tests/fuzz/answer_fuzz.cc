@@ -33,8 +33,12 @@ void CheckSyntax(ToolSyntax syntax, bool in_reasoning, bool printed, std::string
   if (printed) format.space = {.printed = true, .after_open = "\n", .before_close = "\n", .after_close = "\n\n"};
   const ParsedAnswer whole = ParseAnswer(format, {text});
   CHECK(whole.raw == text) << "a part of the text is missing";
-  CHECK(whole.num_ended == static_cast<int>(whole.calls.size()));
-  for (const auto& [name, arguments] : whole.calls) CHECK(!name.empty() && !arguments.empty());
+  const auto num_open = static_cast<int>(whole.calls.size()) - whole.num_ended;
+  CHECK(num_open == 0 || num_open == 1) << "only the last call may be cut off";
+  for (const auto& [name, arguments] : whole.calls) {
+    CHECK(!name.empty());
+    CHECK(!arguments.empty() || (num_open == 1 && &arguments == &whole.calls.back().second));
+  }
   CHECK(ParseAnswer(format, {text.substr(0, cut), text.substr(cut)}) == whole) << "cut at " << cut;
   std::vector<std::string_view> bytes;
   for (size_t i = 0; i < text.size(); ++i) bytes.push_back(text.substr(i, 1));

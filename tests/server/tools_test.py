@@ -135,6 +135,32 @@ class PlainHttp(Base):
         for choice in ("required", choice):
             self.assertEqual(self.both(cut, tools=TOOLS, tool_choice=choice), ("", "", [("get_time", '{"city": "Be"}')], "tool_calls"))
 
+    def test_a_call_that_is_cut_off_is_what_was_written_of_it(self):
+        call = {"tools": TOOLS, "tool_choice": "required"}
+        text = HERMES % ("get_weather", '{"city": "Bern"}')
+        for choice in (call, {"tools": TOOLS}):
+            for stop, calls, reason in (("_weather", [], "stop"), ('get', [], "stop"), ("arguments", [("get_weather", "")], "stop"),
+                                        ("{\"city", [("get_weather", "")], "stop"), ("ern", [("get_weather", '{"city": "B')], "stop"),
+                                        ("</tool_call>", [("get_weather", '{"city": "Bern"}')], "tool_calls")):
+                with self.subTest(stop=stop, forced=choice is call):
+                    self.assertEqual(self.both(text, stop=[stop], **choice), ("", "", calls, reason))
+        seen = set()
+        for n in range(1, 80):
+            content, _, calls, reason = self.both(text, max_tokens=n, **call)
+            self.assertEqual((content, reason if len(calls) == 0 else ""), ("", "length" if len(calls) == 0 else ""), n)
+            for name, arguments in calls:
+                self.assertEqual(name, "get_weather")
+                self.assertTrue('{"city": "Bern"}'.startswith(arguments), arguments)
+                seen.add(arguments)
+            if reason != "length":
+                break
+        self.assertEqual(reason, "tool_calls")
+        self.assertIn("", seen)
+        # Nothing that the client does not see is counted, also where the call's end was put there.
+        _, usage = self.whole("no", stop=["_weather"], **call)
+        _, whole = self.whole("no", **call)
+        self.assertLess(usage["completion_tokens"], whole["completion_tokens"])
+
     def test_reasoning(self):
         text = "<think>\none two three four five six seven eight\n</think>\n\nAnswer."
         content, reasoning, calls, reason = self.both(text)

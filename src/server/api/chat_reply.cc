@@ -150,7 +150,8 @@ class ChatReply final : public Reply {
 
 namespace {
 
-bool HasObject(const ToolCall& call) {
+bool IsWhole(const ToolCall& call) {
+  if (!call.ended) return false;
   const Result<ChatJson> arguments = ParseChatJson(call.arguments);
   return arguments.ok() && arguments->is_object();
 }
@@ -168,7 +169,7 @@ std::string UsageJson(const Usage& usage) {
 std::string FinishReasonJson(const Choice& choice) {
   if (!choice.finished) return "null";
   if (choice.finish_reason == FinishReason::kLength) return "\"length\"";
-  return !choice.calls.empty() && std::all_of(choice.calls.begin(), choice.calls.end(), HasObject) ? "\"tool_calls\"" : "\"stop\"";
+  return !choice.calls.empty() && std::all_of(choice.calls.begin(), choice.calls.end(), IsWhole) ? "\"tool_calls\"" : "\"stop\"";
 }
 
 std::unique_ptr<Reply> MakeChatReply(std::string id, int64_t created, const GenerationParams& params, const Tokenizer& tokenizer,

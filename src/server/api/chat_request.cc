@@ -170,6 +170,7 @@ std::optional<ApiError> CutBehindLastMessage(const ChatJson& messages, RenderedP
 std::optional<ApiError> ForceCall(const ToolRequest& tools, const ModelBundle& bundle, GenerationParams* params) {
   Result<CallOpening> opening = OpenCall(bundle, tools.named, tools.names);
   if (!opening.ok()) return ErrorOf(opening.status());
+  params->forces_call = true;
   params->call = std::move(opening->rule);
   params->call.in_prompt = !params->format.in_reasoning;
   if (params->format.in_reasoning) {

@@ -61,6 +61,7 @@ struct GenerationParams {
   bool echo = false;
   AnswerFormat format = {.split_reasoning = false};  // how the answer comes apart
   bool parallel_tool_calls = true;    // false: the answer ends with its first call
+  bool forces_call = false;           // it must be one
   std::string forced_text;            // what the answer begins with; its tokens are the prompt's last
   ReasoningLimits reasoning;
   CallRule call;                      // what the answer must be

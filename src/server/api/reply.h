@@ -24,6 +24,7 @@ struct AnswerToken {
 
 struct ToolCall {
   std::string id, name, arguments;
+  bool ended = false;
 };
 
 // A piece of a call: with its first, id and name.
@@ -47,6 +48,7 @@ struct Choice {
   AnswerParser parser;
   bool primed = false;               // the parser has had what the answer begins with
   std::vector<ToolCall> calls;
+  bool leaves_call = false;          // what comes is of a call that may not be made
   std::string content;               // of whole responses only
   std::string reasoning;
   std::vector<AnswerToken> tokens;
@@ -76,10 +78,11 @@ struct Usage {
 };
 std::string UsageJson(const Usage& usage);
 
-// Adds what the parser found to the choice's calls and to the delta. A choice that is cut takes no more.
+// Adds what the parser found to the choice's calls and to the delta. A choice that is cut takes no more. The first call of
+// one that had to be a call names one of the tools, or is left out.
 void TakeParts(const std::vector<AnswerEvent>& parts, const GenerationParams& params, Choice* choice, ChoiceDelta* delta);
 
-// "stop", "length", "tool_calls" where all calls have a JSON object as arguments; null while it runs.
+// "stop", "length", "tool_calls" where all calls have ended, with a JSON object as arguments; null while it runs.
 std::string FinishReasonJson(const Choice& choice);
 
 // "name": [1, 2, …]

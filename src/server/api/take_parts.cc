@@ -1,4 +1,5 @@
 // From the parts of an answer to the pieces that a client gets of it.
+#include <algorithm>
 #include <random>
 #include <string_view>
 
@@ -17,6 +18,10 @@ std::string NewCallId(ToolSyntax syntax) {
   return id;
 }
 
+bool IsTool(const std::string& name, const std::vector<std::string>& tools) {
+  return std::find(tools.begin(), tools.end(), name) != tools.end();
+}
+
 }  // namespace
 
 void TakeParts(const std::vector<AnswerEvent>& parts, const GenerationParams& params, Choice* choice, ChoiceDelta* delta) {
@@ -32,10 +37,13 @@ void TakeParts(const std::vector<AnswerEvent>& parts, const GenerationParams& pa
       case AnswerEvent::kMarkup:
         break;
       case AnswerEvent::kCallName:
+        choice->leaves_call = params.forces_call && choice->calls.empty() && !IsTool(part.text, params.format.tool_names);
+        if (choice->leaves_call) break;
         choice->calls.push_back({NewCallId(params.format.tools), part.text, ""});
         delta->calls.push_back({choice->calls.size() - 1, choice->calls.back()});
         break;
       case AnswerEvent::kCallArguments: {
+        if (choice->leaves_call) break;
         const size_t index = choice->calls.size() - 1;
         choice->calls.back().arguments += part.text;
         if (delta->calls.empty() || delta->calls.back().index != index) delta->calls.push_back({index, {}});
@@ -43,6 +51,7 @@ void TakeParts(const std::vector<AnswerEvent>& parts, const GenerationParams& pa
         break;
       }
       case AnswerEvent::kCallEnd:
+        if (!choice->leaves_call) choice->calls.back().ended = true;
         choice->cut = !params.parallel_tool_calls;
         break;
     }

@@ -102,8 +102,7 @@ struct AnswerParser::State {
       case kAnswer:
         break;
     }
-    for (const char c : tags.TakeHeld()) splitter->Byte(c);
-    splitter->End();
+    splitter->Finish(tags.TakeHeld());
   }
 
   void Start(char c) {

@@ -50,7 +50,8 @@ class AnswerParser {
 
   // Appends what is now decided.
   void Push(std::string_view text, std::vector<AnswerEvent>* events);
-  // The answer ends here; a call that is under way ends too.
+  // The answer ends here. A call that is under way keeps what was written of it, and has its kCallEnd only if its arguments
+  // are a whole JSON object; without a whole name it is none.
   void Finish(std::vector<AnswerEvent>* events);
 
  private:

@@ -15,6 +15,7 @@ struct Case {
   std::string reasoning, content;
   Calls calls;
   bool in_reasoning = false;
+  int num_open = 0;  // calls that have no end
 };
 
 constexpr ToolSyntax kNone = ToolSyntax::kNone, kHermes = ToolSyntax::kHermes, kLlama = ToolSyntax::kLlama,
@@ -53,7 +54,10 @@ const std::vector<Case>& Cases() {
       {kHermes, "<tool_call>{\"name\":\"f\",\"arguments\":{\"x\":\"</tool_call> <tool_call>\"}}</tool_call>", "", "",
        {{"f", "{\"x\":\"</tool_call> <tool_call>\"}"}}},
       {kHermes, "<tool_call>{\"name\": \"f\"}</tool_call> done", "", "done", {{"f", "{}"}}},
-      {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "", "", {{"f", "{\"a\": \"b"}}},
+      {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "", "", {{"f", "{\"a\": \"b"}}, false, 1},
+      {kHermes, "<tool_call>{\"name\": \"f\"", "", "", {{"f", ""}}, false, 1},
+      {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {}", "", "", {{"f", "{}"}}},
+      {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {}}\n</tool", "", "", {{"f", "{}"}}},
       {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b\n</tool_call>then", "", "then", {{"f", "{\"a\": \"b\n"}}},
       {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}\n</tool_call>", "", "", {{"f", "{\"a\": 1}"}}},
       {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}}\n</tool_call>", "", "", {{"f", "{\"a\": 1}"}}},
@@ -77,9 +81,19 @@ const std::vector<Case>& Cases() {
       {kLlama, "{\"name\": \"John\", \"age\": 5}", "", "{\"name\": \"John\", \"age\": 5}", {}},
       {kLlama, " {\"city\": 1} and", "", " {\"city\": 1} and", {}},
       {kLlama, "Say {\"name\": \"f\"}", "", "Say {\"name\": \"f\"}", {}},
-      {kLlama, "{\"name\": \"f\", \"parameters\": {\"a\": [1, 2", "", "", {{"f", "{\"a\": [1, 2"}}},
+      {kLlama, "{\"name\": \"f\", \"parameters\": {\"a\": [1, 2", "", "", {{"f", "{\"a\": [1, 2"}}, false, 1},
+      {kLlama, "{\"name\": \"f\", \"param", "", "", {{"f", ""}}, false, 1},
+      {kLlama, "{\"name\": \"get_", "", "", {}},
+      {kLlama, "{\"name\": \"Jo", "", "{\"name\": \"Jo", {}},
+      {kLlama, "<|python_tag|>f.ca", "", "", {}},
+      {kLlama, "<|python_tag|>get_w", "", "", {}},
+      {kLlama, "<|python_tag|>print", "", "print", {}},
+      {kLlama, "<|python_tag|>f.call(", "", "", {{"f", ""}}, false, 1},
+      {kLlama, "<|python_tag|>f.call(a=\"b, c\", n=3", "", "", {{"f", "{\"a\":\"b, c\""}}, false, 1},
       {kLlama, "{\"name\": \"f\", \"parameters\": {}} That is all.", "", "That is all.", {{"f", "{}"}}},
-      {kLlama, "{\"name\": ", "", "{\"name\": ", {}},
+      {kLlama, "{\"name\": ", "", "", {}},
+      {kLlama, " {\"nam", "", "", {}},
+      {kLlama, "{\"nick", "", "{\"nick", {}},
 
       // Mistral.
       {kMistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": \"]\"}}, {\"name\": \"get_weather\", \"arguments\": {}, \"id\": \"x\"}]",
@@ -88,7 +102,10 @@ const std::vector<Case>& Cases() {
        {{"f", "{\"t\": \"[TOOL_CALLS]\"}"}}},
       {kMistral, "[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]get_weather[CALL_ID]abc[ARGS]{\"b\": \"[ARGS]\"}", "", "",
        {{"f", "{\"a\": 1}"}, {"get_weather", "{\"b\": \"[ARGS]\"}"}}},
-      {kMistral, "[TOOL_CALLS]f[ARGS]", "", "", {{"f", "{}"}}},
+      {kMistral, "[TOOL_CALLS]f[ARGS]", "", "", {{"f", ""}}, false, 1},
+      {kMistral, "[TOOL_CALLS]f [ARGS]{\"a\": [", "", "", {{"f", "{\"a\": ["}}, false, 1},
+      {kMistral, "[TOOL_CALLS]f[ARGS][TOOL_CALLS]f[AR", "", "", {{"f", "{}"}}},
+      {kMistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [", "", "", {{"f", "{\"a\": ["}}, false, 1},
       {kMistral, "[TOOL_CALLS]f", "", "", {}},
       {kMistral, "see [ARGS] and [TOOL", "", "see [ARGS] and [TOOL", {}},
       {kMistral, "[TOOL_CALLS] [{\"arguments\": 1}] x", "", "{\"arguments\": 1}] x", {}},
@@ -101,7 +118,11 @@ const std::vector<Case>& Cases() {
       {kV3, "ok</think>\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n{\"a\": 1}<｜tool▁call▁end｜>", "ok", "",
        {{"f", "{\"a\": 1}"}}, true},
       {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": [1\n```<｜tool▁call▁end｜>", "", "", {{"f", "{\"a\": [1"}}},
-      {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n``", "", "", {{"f", "{}"}}},
+      {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n``", "", "", {{"f", ""}}, false, 1},
+      {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", "", "", {}},
+      {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>get", "", "", {}},
+      {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f<｜tool▁call▁end｜>", "", "", {{"f", "{}"}}},
+      {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": \"b ", "", "", {{"f", "{\"a\": \"b "}}, false, 1},
       {kV3, "<｜tool▁call▁begin｜>func", "", "", {}},
       {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json {\"a\": 1}```<｜tool▁call▁end｜>", "", "", {{"f", "{\"a\": 1}"}}},
       {kV3, "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n```<｜tool▁call▁end｜>", "", "", {{"f", "{}"}}},
@@ -111,7 +132,10 @@ const std::vector<Case>& Cases() {
        "", "Hm. ", {{"f", "{\"a\": 1}"}, {"get_weather", "{\"q\": {}}"}}},
       {kV31, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>no json<｜tool▁call▁end｜>", "", "", {{"f", "no json"}}},
       {kV31, "<｜tool▁call▁begin｜>f<｜tool▁sep｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}", "", "", {{"f", "{}"}, {"f", "{}"}}},
-      {kV31, "<｜tool▁sep｜>x<｜tool▁calls▁end｜><｜tool", "", "x<｜tool", {}},
+      {kV31, "<｜tool▁call▁begin｜>get", "", "", {}},
+      {kV31, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>", "", "", {{"f", ""}}, false, 1},
+      {kV31, "<｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call", "", "", {{"f", "{\"a\": 1}"}}},
+      {kV31, "<｜tool▁sep｜>x<｜tool▁calls▁end｜><｜tool", "", "x", {}},
 
       // DeepSeek V3.2.
       {kV32,
@@ -121,10 +145,12 @@ const std::vector<Case>& Cases() {
        "", "Sure.", {{"f", "{\"s\": \"say \\\"hi\\\"\\n\", \"n\": [1, {\"a\": 2}]}"}, {"get_weather", "{}"}}},
       {kV32, "so</think>\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n{\"a\": 1}\n</｜DSML｜invoke>", "so", "",
        {{"f", "{\"a\": 1}"}}, true},
-      {kV32, "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"s\" string=\"true\">cut", "", "", {{"f", "{\"s\": \"cut"}}},
+      {kV32, "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"s\" string=\"true\">cut", "", "", {{"f", "{\"s\": \"cut"}}, false, 1},
+      {kV32, "<｜DSML｜invoke name=\"f\">\n", "", "", {{"f", ""}}, false, 1},
+      {kV32, "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"s\" string=\"false\">1</｜DSML｜parameter>\n", "", "", {{"f", "{\"s\": 1"}}, false, 1},
       {kV32, "<｜DSML｜invoke name=\"f\"><｜DSML｜parameter name=\"s\" string=\"true\">cut</｜DSML｜invoke>", "", "", {{"f", "{\"s\": \"cut\"}"}}},
       {kV32, "<｜DSML｜invoke name=\"f", "", "", {}},
-      {kV32, "a</｜DSML｜parameter> b <｜DSML｜", "", "ab <｜DSML｜", {}},
+      {kV32, "a</｜DSML｜parameter> b <｜DSML｜", "", "ab ", {}},
   };
   return cases;
 }
@@ -137,7 +163,7 @@ TEST(AnswerParser, EverySplitGivesTheSame) {
     EXPECT_EQ(whole.content, c.content) << text;
     EXPECT_EQ(whole.calls, c.calls) << text;
     EXPECT_EQ(whole.raw, text);
-    EXPECT_EQ(whole.num_ended, static_cast<int>(whole.calls.size())) << text;
+    EXPECT_EQ(whole.num_ended, static_cast<int>(whole.calls.size()) - c.num_open) << text;
     for (size_t i = 0; i <= text.size(); ++i) {
       ASSERT_EQ(ParseAnswer(FormatOf(c), {text.substr(0, i), text.substr(i)}), whole) << text << " cut at " << i;
       if (text.size() > 100) continue;
@@ -149,7 +175,8 @@ TEST(AnswerParser, EverySplitGivesTheSame) {
   }
 }
 
-// An answer may end anywhere: no part of the markup shows, and what was said is not taken back.
+// An answer may end anywhere: no part of the markup shows, what was said is not taken back, and no more of a call is there than
+// was written.
 TEST(AnswerParser, EveryPrefixIsAnAnswer) {
   for (const Case& c : Cases()) {
     const ParsedAnswer whole = ParseAnswer(FormatOf(c), {c.text});
@@ -158,12 +185,72 @@ TEST(AnswerParser, EveryPrefixIsAnAnswer) {
       const ParsedAnswer parsed = ParseAnswer(FormatOf(c), {text});
       ASSERT_EQ(parsed.raw, text);
       ASSERT_LE(parsed.calls.size(), whole.calls.size()) << text;
-      for (size_t i = 0; i + 1 < parsed.calls.size(); ++i) ASSERT_EQ(parsed.calls[i], whole.calls[i]) << text;
+      ASSERT_GE(parsed.num_ended + 1, static_cast<int>(parsed.calls.size())) << text;
+      for (size_t i = 0; i < parsed.calls.size(); ++i) {
+        const bool is_last = i + 1 == parsed.calls.size();
+        ASSERT_EQ(parsed.calls[i].first, whole.calls[i].first) << text;
+        ASSERT_TRUE(is_last || parsed.calls[i].second == whole.calls[i].second) << text;
+        const std::string& arguments = parsed.calls[i].second;
+        if (arguments.find("｜") != arguments.npos || arguments.find("\n<") != arguments.npos) continue;  // a tag's part, in a string
+        ASSERT_TRUE(whole.calls[i].second.starts_with(arguments)) << text << ": " << arguments;
+        if (!is_last) continue;
+        // {} is there if it was written, or the call ended.
+        const bool ended = parsed.num_ended == static_cast<int>(parsed.calls.size());
+        ASSERT_TRUE(ended ? !arguments.empty() : arguments != "{}") << text;
+      }
       if (c.syntax == kNone) continue;
       for (const char* tag : {"<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>",
-                              "<｜DSML｜invoke name=\"", "</｜DSML｜invoke>"}) {
+                              "<｜DSML｜invoke name=\"", "</｜DSML｜invoke>", "function"}) {
         ASSERT_EQ(parsed.content.find(tag), std::string::npos) << text;
       }
+    }
+  }
+}
+
+TEST(AnswerParser, CodeIsNoCallThatIsCutOff) {
+  for (const std::string code : {"f.call(a=\"b\") + f.ca", "f.call(1", "f.call(a=1) # more", "f.calls", "print(f.ca"}) {
+    const ParsedAnswer parsed = ParseAnswer(FormatOf({kLlama, "", "", "", {}}), {"<|python_tag|>" + code});
+    EXPECT_EQ(parsed.content, code);
+    EXPECT_TRUE(parsed.calls.empty()) << code;
+  }
+}
+
+// One call in each way of writing it: what is delivered of it when the answer ends behind its first n bytes.
+TEST(AnswerParser, ACallThatIsCutOffIsWhatWasWrittenOfIt) {
+  struct Way {
+    ToolSyntax syntax;
+    std::string before, middle, close;  // around name and arguments
+    std::string space = "";             // what the name has to be followed by to be whole
+  };
+  const std::string name = "get_weather", arguments = R"({"city": "Köln [`1`]", "days": [1, {"a": null}]})";
+  const Way ways[] = {
+      {kHermes, "<tool_call>\n{\"name\": \"", "\", \"arguments\": ", "}\n</tool_call>", "\""},
+      {kLlama, "{\"name\": \"", "\", \"parameters\": ", "}", "\""},
+      {kLlama, "<|python_tag|>{\"type\": \"function\", \"name\": \"", "\", \"parameters\": ", "}", "\""},
+      {kMistral, "[TOOL_CALLS] [{\"name\": \"", "\", \"arguments\": ", "}]", "\""},
+      {kMistral, "[TOOL_CALLS]", "[ARGS]", "", "[ARGS]"},
+      {kMistral, "[TOOL_CALLS]", "[CALL_ID]123456789[ARGS]", "", "[CALL_ID]123456789[ARGS]"},
+      {kV3, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "\n"},
+      {kV31, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", "<｜tool▁sep｜>"},
+      {kV32, "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"", "\">\n", "\n</｜DSML｜invoke>\n</｜DSML｜function_calls>", "\">"},
+  };
+  for (const Way& way : ways) {
+    const std::string head = way.before + name + way.middle, text = head + arguments + way.close;
+    for (size_t n = way.before.size(); n <= text.size(); ++n) {
+      const std::string cut = text.substr(0, n);
+      const ParsedAnswer parsed = ParseAnswer(FormatOf({way.syntax, "", "", "", {}}), {cut});
+      ASSERT_EQ(parsed.raw, cut);
+      ASSERT_EQ(parsed.content, "") << cut;
+      const bool has_name = n >= way.before.size() + name.size() + way.space.size();
+      ASSERT_EQ(parsed.calls.size(), has_name ? 1u : 0u) << cut;
+      if (!has_name) continue;
+      ASSERT_EQ(parsed.calls[0].first, name) << cut;
+      ASSERT_EQ(parsed.num_ended, n >= head.size() + arguments.size() ? 1 : 0) << cut;
+      // White space at a cut, and backticks, may be what stands around the arguments.
+      std::string written = n > head.size() ? arguments.substr(0, n - head.size()) : "";
+      std::string got = parsed.calls[0].second;
+      while (written.ends_with(' ') && got != written) written.pop_back();
+      ASSERT_EQ(got, written) << cut;
     }
   }
 }

@@ -50,6 +50,12 @@ void TaggedArguments::End() {
   if (!wrote_) writer_.Arguments("{}", "");
 }
 
+void TaggedArguments::Cut() {
+  if (in_string()) writer_.Arguments(tail_);
+  else writer_.Markup(tail_);
+  tail_.clear();
+}
+
 namespace {
 
 class PlainSplitter final : public CallSplitter {
@@ -58,9 +64,11 @@ class PlainSplitter final : public CallSplitter {
   const std::vector<std::string>& tags() const override { return tags_; }
   void Byte(char c) override { Content(c); }
   void Tag(size_t, std::string_view) override {}
-  void End() override {}
 
  private:
+  bool IsText(std::string_view) const override { return true; }
+  void End() override {}
+
   const std::vector<std::string> tags_;
 };
 

@@ -19,8 +19,14 @@ class CallSplitter {
   virtual const std::vector<std::string>& tags() const = 0;
   virtual void Byte(char c) = 0;
   virtual void Tag(size_t tag, std::string_view text) = 0;
-  // The text ends here.
-  virtual void End() = 0;
+  // The text ends here, perhaps within a tag, whose beginning `held` is. A call that is open stays so: it has no end, and of
+  // one without a whole name nothing is written.
+  void Finish(std::string_view held) {
+    const bool is_text = IsText(held);
+    for (const char c : is_text ? held : "") Byte(c);
+    End();
+    if (!is_text) Markup(held);
+  }
 
  protected:
   explicit CallSplitter(AnswerWriter* writer) : writer_(*writer) {}
@@ -32,6 +38,10 @@ class CallSplitter {
     writer_.Markup(text);
     after_markup_ = true;
   }
+
+  // Whether the beginning of a tag, at the end of the text, is what it looks like otherwise.
+  virtual bool IsText(std::string_view held) const = 0;
+  virtual void End() = 0;
 
   AnswerWriter& writer_;
   bool after_markup_ = false;  // white space that follows is of no meaning
@@ -45,6 +55,10 @@ class TaggedArguments {
   void Begin();
   void Byte(char c);
   void End();  // writes "{}" where there was nothing
+  void Cut();  // the text ends, and these perhaps not
+  bool in_object() const { return is_json_ && !ended_; }
+  bool in_string() const { return in_object() && scanner_.in_string(); }
+  bool complete() const { return ended_; }
 
  private:
   AnswerWriter& writer_;

@@ -174,4 +174,21 @@ void ObjectCall::Close() {
   writer_->CallEnd();
 }
 
+void ObjectCall::Cut() {
+  if (begun_ && has_arguments_ && where_ != kArguments) writer_->CallEnd();
+}
+
+bool ObjectCall::may_begin() const {
+  if (begun_ || where_ == kBefore) return false;
+  if (where_ == kKey) {
+    return known_ == nullptr ||
+           std::any_of(std::begin(kCallKeys), std::end(kCallKeys), [this](std::string_view key) { return key.starts_with(word_); });
+  }
+  if (where_ != kName || known_ == nullptr) return true;
+  // A character may be written as an escape, of which there may be a part.
+  std::string name;
+  for (size_t size = word_.size(); !UnescapeJson(std::string_view(word_).substr(0, size), &name); --size) {}
+  return std::any_of(known_->begin(), known_->end(), [&](const std::string& each) { return each.starts_with(name); });
+}
+
 }  // namespace cachalot

@@ -27,11 +27,16 @@ class ObjectCall {
   };
   void Reset();
   State Push(char c);
-  // The text or the call ends here: a call that has begun is ended.
+  // The call ends here, if it has begun.
   void Close();
+  // The text ends here: a call that has begun ends with it only if it has its arguments.
+  void Cut();
 
   bool begun() const { return begun_; }  // the name has been written
   bool in_string() const { return where_ == kKey || where_ == kName || scanner_.in_string(); }
+  bool in_value() const { return where_ == kBeforeValue || where_ == kArguments || where_ == kSkipped || where_ == kRest; }
+  // Of one that has not begun: what was read is the beginning of a call.
+  bool may_begin() const;
   bool after_newline() const { return last_ == '\n'; }
   // What was read of a call that never began.
   std::string TakeHeld();

@@ -62,13 +62,20 @@ class DeepSeekSplitter final : public CallSplitter {
     if (tag == kBegin) where_ = kHeader;
   }
 
-  void End() override {
-    if (where_ == kHeader) Markup(header_);  // cut off before its name
-    else Close();
-    where_ = kContent;
+ private:
+  bool IsText(std::string_view) const override {
+    return where_ == kContent ? !after_markup_ : where_ == kArguments && arguments_.in_string();
   }
 
- private:
+  void End() override {
+    if (where_ == kArguments) {
+      arguments_.Cut();
+      if (arguments_.complete()) writer_.CallEnd();
+    } else {
+      Markup(header_);  // up to a part of the name, or of the fence
+    }
+  }
+
   enum Where { kContent, kHeader, kName, kFence, kArguments };
   static constexpr size_t kBegin = 0, kSep = 1;
 
@@ -119,7 +126,7 @@ class DeepSeekSplitter final : public CallSplitter {
 
   void Close() {
     if (where_ == kHeader || where_ == kName) {
-      // A call that was cut off right behind its name has one.
+      // A call that ends right behind its name has one.
       const auto [begin, size] = Trimmed(std::string_view(header_).substr(where_ == kName ? type_bytes_ : header_.size()));
       if (size == 0) return DropHeader();
       Begin(type_bytes_ + begin, size);

@@ -92,13 +92,21 @@ class DsmlSplitter final : public CallSplitter {
     }
   }
 
-  void End() override {
-    if (where_ == kName) Markup(header_);  // cut off before its name
-    else Close(/*ends=*/false);
-    where_ = kContent;
+ private:
+  bool IsText(std::string_view held) const override {
+    // No text has this by chance, and the tag is of several tokens.
+    if (where_ == kContent) return !after_markup_ && held.find("｜DSML") == held.npos;
+    if (where_ == kObject) return arguments_.in_string();
+    return where_ == kValue && held.find('<') == held.npos;  // white space
   }
 
- private:
+  void End() override {
+    if (where_ == kName || where_ == kParameter) return Markup(header_);
+    if (where_ != kObject) return;
+    arguments_.Cut();
+    if (arguments_.complete()) writer_.CallEnd();
+  }
+
   enum Where { kContent, kName, kInvoke, kObject, kParameter, kValue };
   static constexpr size_t kInvokeBegin = 0, kInvokeEnd = 1, kParameterBegin = 2, kParameterEnd = 3;
 
@@ -145,7 +153,7 @@ class DsmlSplitter final : public CallSplitter {
     ContentOf(std::exchange(header_, ""));
   }
 
-  // ends: with its own tag. A call that was cut off keeps what it had.
+  // ends: with its own tag. One that another tag ends keeps what it had.
   void Close(bool ends) {
     if (where_ == kName) return DropHeader();
     if (where_ == kObject) arguments_.End();

@@ -46,13 +46,17 @@ class HermesSplitter final : public CallSplitter {
     call_.Reset();
   }
 
-  void End() override {
-    if (where_ != kCall) return;
-    if (call_.begun()) call_.Close();
-    else Markup(call_.TakeHeld());  // cut off before its name
+ private:
+  bool IsText(std::string_view) const override {
+    return where_ == kContent ? !after_markup_ : where_ == kCall && call_.in_string();
   }
 
- private:
+  void End() override {
+    if (where_ != kCall) return;
+    if (call_.begun()) call_.Cut();
+    else Markup(call_.TakeHeld());
+  }
+
   enum Where { kContent, kCall, kBehind };
   static constexpr size_t kClose = 2;
 

@@ -24,16 +24,24 @@ class PythonCall {
 
   bool Read() {
     Space();
-    if (!Name(&name) || !Take(".call(")) return false;
+    if (!Name(&name)) return false;
+    behind_name = !text_.empty();
+    cut = std::string_view(".call(").starts_with(text_);
+    if (!Take(".call(")) return false;
+    named = true;
     Space();
     while (!Take(")")) {
       std::string key;
+      cut = text_.empty();
       if (!arguments.empty() && !Take(",")) return false;
       Space();
+      cut = text_.empty();
       if (!Name(&key)) return false;
       Space();
+      cut = text_.empty();
       if (!Take("=")) return false;
       Space();
+      cut = text_.find_first_of(",)") == text_.npos;
       Json value;
       if (!Value(&value)) return false;
       arguments[key] = std::move(value);
@@ -45,6 +53,10 @@ class PythonCall {
 
   std::string name;
   Json arguments = Json::object();
+  // Where it is none:
+  bool cut = false;          // it may be the beginning of one
+  bool named = false;        // the name is whole
+  bool behind_name = false;  // and something follows
 
  private:
   void Space() {
@@ -75,7 +87,8 @@ class PythonCall {
           text += text_[i];
         }
       }
-      if (i >= text_.size()) return false;
+      cut = i >= text_.size();
+      if (cut) return false;
       text_.remove_prefix(i + 1);
       *out = text;
       return true;
@@ -136,20 +149,36 @@ class LlamaSplitter final : public CallSplitter {
       for (const char c : text) Byte(c);
       return;
     }
-    End();
+    if (where_ == kObject && call_.begun()) call_.Close();
+    else if (where_ == kObject) ContentOf(call_.TakeHeld());
+    else if (where_ == kPython) EndPython();
     Markup(text);
     call_.Reset();
     where_ = kBehindTag;
   }
 
-  void End() override {
-    if (where_ == kObject && call_.begun()) call_.Close();
-    else if (where_ == kObject) ContentOf(call_.TakeHeld());  // it may be any JSON
-    else if (where_ == kPython) EndPython();
-    where_ = kContent;
+ private:
+  bool IsText(std::string_view) const override {
+    switch (where_) {
+      case kContent:
+        return !after_markup_;
+      case kObject:
+        return call_.in_string() || (!call_.begun() && !call_.may_begin());
+      case kPython:
+        return true;
+      default:
+        return false;
+    }
   }
 
- private:
+  void End() override {
+    if (where_ == kPython) return CutPython();
+    if (where_ != kObject) return;
+    if (call_.begun()) call_.Cut();
+    else if (call_.may_begin()) Markup(call_.TakeHeld());
+    else ContentOf(call_.TakeHeld());  // other JSON
+  }
+
   enum Where { kContent, kObject, kBetween, kBehindTag, kPython };
 
   void Object(char c) {
@@ -172,6 +201,22 @@ class LlamaSplitter final : public CallSplitter {
     writer_.CallEnd();
     held_.clear();
     after_markup_ = true;
+  }
+
+  // Of a call that was cut off the arguments that are whole are there.
+  void CutPython() {
+    PythonCall call(held_);
+    const bool is_whole = call.Read();
+    if (is_whole || !call.cut) return EndPython();
+    if (!call.named) {
+      const auto may_be = [&call](const std::string& name) { return name.starts_with(call.name); };
+      if (call.behind_name || std::any_of(names_.begin(), names_.end(), may_be)) return Markup(std::exchange(held_, ""));
+      return DropPython();
+    }
+    std::string arguments = call.arguments.empty() ? "" : call.arguments.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (!arguments.empty()) arguments.pop_back();
+    writer_.CallName(call.name, std::exchange(held_, ""));
+    writer_.Arguments(arguments, "");
   }
 
   void DropPython() {

@@ -64,13 +64,13 @@ class MistralSplitter final : public CallSplitter {
       return;
     }
     if (tag == kCallId && where_ == kName) {
-      name_ = header_;
+      EndName();
       where_ = kId;
       header_ += text;
       return;
     }
     if (tag == kArgs && (where_ == kName || where_ == kId)) {
-      if (where_ == kName) name_ = header_;
+      if (where_ == kName) EndName();
       writer_.CallName(name_, name_);
       writer_.Markup(std::string_view(header_).substr(name_.size()));
       Markup(text);
@@ -88,15 +88,34 @@ class MistralSplitter final : public CallSplitter {
     where_ = kBefore;
   }
 
-  void End() override {
-    // What was cut off before its name is no call, and nothing else either.
-    if (where_ == kObject && !call_.begun()) Markup(call_.TakeHeld());
-    else if (where_ == kName || where_ == kId) Markup(header_);
-    else Close();
-    where_ = kContent;
+ private:
+  bool IsText(std::string_view held) const override {
+    const bool is_bracket = held == "[";  // which JSON has too
+    switch (where_) {
+      case kContent:
+        return !after_markup_;
+      case kObject:
+        return call_.in_string() || (is_bracket && call_.in_value());
+      case kArguments:
+        return arguments_.in_string() || (is_bracket && arguments_.in_object());
+      default:
+        return false;
+    }
   }
 
- private:
+  void End() override {
+    if (where_ == kObject && call_.begun()) {
+      call_.Cut();
+    } else if (where_ == kObject) {
+      Markup(call_.TakeHeld());
+    } else if (where_ == kArguments) {
+      arguments_.Cut();
+      if (arguments_.complete()) writer_.CallEnd();
+    } else {
+      Markup(header_);
+    }
+  }
+
   enum Where { kContent, kBefore, kBetween, kObject, kName, kId, kArguments };
   static constexpr size_t kCalls = 0, kCallId = 1, kArgs = 2;
 
@@ -110,6 +129,11 @@ class MistralSplitter final : public CallSplitter {
     where_ = kBetween;
     after_markup_ = true;
     if (state == ObjectCall::State::kBroken) Byte(c);
+  }
+
+  void EndName() {
+    name_ = header_;
+    while (IsJsonSpace(name_.back())) name_.pop_back();
   }
 
   void DropHeader() {
