@@ -25,7 +25,8 @@ TEST(Drafts, TheSameTokensAndBitsAsWithout) {
       {"llama", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 16}, 0.03},
       {"llama", {.kind = DraftKind::kModel, .draft = "qwen2"}, 0},
       {"mistral", {.kind = DraftKind::kModel, .draft = "llama", .max_drafts = 3}, 0},
-      {"mistral", {.kind = DraftKind::kModel, .draft = "mistral", .always = false}, 0.1},
+      {"mistral", {.kind = DraftKind::kModel, .draft = "mistral"}, 0.1},
+      {"mistral", {.kind = DraftKind::kModel, .draft = "mistral", .always = false}, 0},
       {"dummy tiny-deepseek-v3", {.kind = DraftKind::kMtp}, 0},
       {"dummy tiny-deepseek-v3", {.kind = DraftKind::kMtp, .max_drafts = 1, .always = false}, 0},
       {"dummy tiny-deepseek-v3", {.kind = DraftKind::kNgram}, 0},
@@ -39,9 +40,9 @@ TEST(Drafts, TheSameTokensAndBitsAsWithout) {
     plain_model = test.model;
     EngineStats stats;
     EXPECT_EQ(DraftAnswers(test.model, test.setup, &stats), plain);
-    // Random text is no copy, and guesses tell so without a draft.
-    const bool drafts = test.setup.always || test.setup.kind != DraftKind::kNgram;
-    EXPECT_GE(stats.draft_tokens, drafts ? 1 : 0);
+    // How many drafts pay, and whether any is made, is the clock's to say where that is asked (depth_controller_test.cc).
+    if (!test.setup.always) continue;
+    EXPECT_GT(stats.draft_tokens, 0);
     EXPECT_GE(static_cast<double>(stats.accepted_tokens), test.least_accepted * static_cast<double>(stats.draft_tokens));
   }
 }

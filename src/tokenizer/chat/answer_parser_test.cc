@@ -94,6 +94,9 @@ const std::vector<Case>& Cases() {
       {kLlama, "{\"name\": ", "", "", {}},
       {kLlama, " {\"nam", "", "", {}},
       {kLlama, "{\"nick", "", "{\"nick", {}},
+      {kLlama, "{\"id\": 5", "", "{\"id\": 5", {}},
+      {kLlama, "{ \"parameters\": {\"a\": 1}, ", "", "{ \"parameters\": {\"a\": 1}, ", {}},
+      {kLlama, "{\n \"type\": \"function\", \"na", "", "", {}},
 
       // Mistral.
       {kMistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": \"]\"}}, {\"name\": \"get_weather\", \"arguments\": {}, \"id\": \"x\"}]",

@@ -10,6 +10,16 @@ namespace {
 constexpr size_t kMaxWordBytes = 1024;
 constexpr std::string_view kCallKeys[] = {"name", "arguments", "parameters", "type", "id"};
 
+// Without markup around it: what is cut off behind another first key is more likely somebody's JSON, which is not to be lost.
+bool BeginsLikeACall(std::string_view text) {
+  const auto skip_space = [&text] { text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size())); };
+  skip_space();
+  text.remove_prefix(std::min<size_t>(text.size(), 1));  // the brace
+  skip_space();
+  const auto fits = [&text](std::string_view key) { return text.starts_with(key) || key.starts_with(text); };
+  return fits("\"name\"") || fits("\"type\"");
+}
+
 }  // namespace
 
 bool UnescapeJson(std::string_view raw, std::string* text) {
@@ -180,6 +190,7 @@ void ObjectCall::Cut() {
 
 bool ObjectCall::may_begin() const {
   if (begun_ || where_ == kBefore) return false;
+  if (known_ != nullptr && !BeginsLikeACall(held_)) return false;
   if (where_ == kKey) {
     return known_ == nullptr ||
            std::any_of(std::begin(kCallKeys), std::end(kCallKeys), [this](std::string_view key) { return key.starts_with(word_); });
