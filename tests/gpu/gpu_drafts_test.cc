@@ -87,7 +87,8 @@ void ExpectNearlyAllTheSame(const std::vector<std::vector<int32_t>>& got, const 
   for (size_t i = 0; i < want.size(); ++i) {
     const auto at = std::mismatch(want[i].begin(), want[i].end(), got[i].begin(), got[i].end()).first - want[i].begin();
     same += at == kCompared;
-    parted += " " + std::to_string(at);
+    parted += ' ';
+    parted += std::to_string(at);
   }
   EXPECT_GE(same, 4) << "the same up to tokens" << parted;
 }
