@@ -23,8 +23,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int32_t kSinkBlock = 16;  // ModelOptions::block_tokens
-
 struct QualityFlags {
   ModelFlags model;
   PromptFlags text;
@@ -72,7 +70,7 @@ PplProgress ShowProgress(const char* what, const StopOnInterrupt& stop, bool sho
 }
 
 // What every type costs every layer, on the first windows.
-Result<std::vector<KvTypeErrors>> ProbeTypes(const KeyMeans& means, std::vector<PplWindow> windows, int32_t sample_every,
+Result<std::vector<KvTypeErrors>> ProbeTypes(const KeyMeans& means, std::vector<PplWindow> windows, int32_t sample_every, int32_t sink_tokens,
                                              Session* session, const PplProgress& progress) {
   constexpr size_t kProbedChunks = 2;
   if (windows.size() > kProbedChunks) windows.resize(kProbedChunks);
@@ -82,7 +80,7 @@ Result<std::vector<KvTypeErrors>> ProbeTypes(const KeyMeans& means, std::vector<
     probes.push_back(std::make_unique<KvErrorProbe>(KvErrorProbe::Options{.schemes = {format.scheme},
                                                                           .means = means.Means(),
                                                                           .sample_every = sample_every,
-                                                                          .sink_tokens = SinkTokens(kDefaultSinks, kSinkBlock),
+                                                                          .sink_tokens = sink_tokens,
                                                                           .measure = false}));
     taps.push_back(probes.back().get());
   }
@@ -110,7 +108,8 @@ Status Calibrate(const FlagSet& set, const QualityFlags& flags) {
     RETURN_IF_ERROR(ScoreWindows(session->engine(), windows, 1, ShowProgress("calibrate", stop, show)).status());
   }
   const int32_t sample_every = std::min(flags.sample_every, std::max(1, flags.model.options.context / 4));
-  const auto errors = ProbeTypes(means, windows, sample_every, session.get(), ShowProgress("types", stop, show));
+  const int32_t sink_tokens = SinkTokens(kDefaultSinks, flags.model.options.block_tokens);
+  const auto errors = ProbeTypes(means, windows, sample_every, sink_tokens, session.get(), ShowProgress("types", stop, show));
   if (show) PrintNote("\r\x1b[K");
   RETURN_IF_ERROR(errors.status());
   RETURN_IF_ERROR(WriteKvCalibration(flags.out, means, *errors));

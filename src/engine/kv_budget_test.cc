@@ -5,6 +5,7 @@
 
 #include "engine/kv_types.h"
 #include "formats/safetensors_writer.h"
+#include "model/kv_calibration.h"
 
 namespace cachalot {
 namespace {

@@ -90,8 +90,6 @@ std::string NameOf(const KvOptions& options, const KvChoice& choice) {
   return choice.mix.empty() ? options.type : fmt::format("{:.3g} bits ({})", options.budget, choice.mix);
 }
 
-bool IsPlainType(const std::string& type) { return FindKvFormat(type) == nullptr; }
-
 }  // namespace
 
 std::vector<std::string> KvFallbacks(const std::string& type) {
@@ -132,7 +130,7 @@ Result<KvChoice> GateKv(const KvGateOptions& gate, const KvOptions& options, con
     }
     const std::string& type = fallbacks[next];
     now = {.type = type, .sinks = options.sinks};
-    if (!IsPlainType(type)) now.layers = options.layers, now.calibration = options.calibration;
+    if (FindKvFormat(type) != nullptr) now.layers = options.layers, now.calibration = options.calibration;
     ASSIGN_OR_RETURN(chosen, ChooseKv(now, spec));
     chosen.types.sink_tokens = chosen.types.any_quantised() ? choice.types.sink_tokens : 0;
     if (!chosen.types.any_quantised()) told += fmt::format("; going on with {}", type);

@@ -49,8 +49,8 @@ TEST(KvGate, ATextThatIsTooShort) {
   options.context = 32;
   EXPECT_THAT(OpenModel(options).status().message(), HasSubstr("32 tokens"));
   options.context = 128;
-  options.kv_gate.text = "/no/such/file";
-  EXPECT_THAT(OpenModel(options).status().message(), HasSubstr("/no/such/file"));
+  options.kv_gate.text = "/dev/null/none";
+  EXPECT_THAT(OpenModel(options).status().message(), HasSubstr("/dev/null/none"));
 }
 
 TEST(KvGate, Fallbacks) {

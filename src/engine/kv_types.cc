@@ -10,6 +10,7 @@
 
 #include "engine/kv_budget.h"
 #include "formats/safetensors.h"
+#include "model/kv_calibration.h"
 
 namespace cachalot {
 namespace {
@@ -153,10 +154,6 @@ Status ApplyBudget(const KvOptions& options, const ModelSpec& spec, const Safete
 }
 
 }  // namespace
-
-std::string KvErrorName(const std::string& type) { return "kv_error." + type; }
-
-std::string KeyMeanName(int32_t layer) { return fmt::format("layers.{}.key_mean", layer); }
 
 std::string KvChoice::Name() const {
   std::string name = DTypeName(plain);

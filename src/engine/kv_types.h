@@ -37,9 +37,4 @@ std::vector<std::string> KvTypeNames();
 // llama.cpp's -ctk and -ctv, as --kv-type has it.
 Result<std::string> KvTypeOfPair(const std::string& k, const std::string& v);
 
-// The means of keys in a calibration file: F32 tensors layers.<n>.key_mean [num_kv_heads, coded values].
-std::string KeyMeanName(int32_t layer);
-// And kv_error.<type> [layers]: the square of the error that a type puts on a layer's attention, by its output's.
-std::string KvErrorName(const std::string& type);
-
 }  // namespace cachalot

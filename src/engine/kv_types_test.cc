@@ -100,7 +100,7 @@ TEST(KvTypes, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(error({.type = "k6v8", .group = "48"}), HasSubstr("48"));
   EXPECT_THAT(error({.type = "k6v8", .rotate = "maybe"}), HasSubstr("maybe"));
   EXPECT_THAT(error({.type = "f16", .calibration = "x"}), HasSubstr("quantised"));
-  EXPECT_FALSE(ChooseKv({.type = "k6v8", .calibration = "/no/such/file"}, SmallSpec()).ok());
+  EXPECT_FALSE(ChooseKv({.type = "k6v8", .calibration = "/dev/null/none"}, SmallSpec()).ok());
   ModelSpec wide = SmallSpec();
   wide.attention.head_dim = 2048;
   EXPECT_THAT(ChooseKv({.type = "k6v8"}, wide).status().message(), HasSubstr("2048"));

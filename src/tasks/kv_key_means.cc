@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "formats/safetensors_writer.h"
+#include "model/kv_calibration.h"
 
 namespace cachalot {
 
@@ -64,11 +65,11 @@ Status WriteKvCalibration(const std::string& path, const KeyMeans& means, const 
   std::vector<std::vector<float>> values = means.Means();
   for (size_t i = 0; i < values.size(); ++i) {
     const int64_t dims[] = {means.layers()[i].heads, means.layers()[i].dim};
-    RETURN_IF_ERROR(writer.AddTensor(fmt::format("layers.{}.key_mean", i), DType::kF32, dims));
+    RETURN_IF_ERROR(writer.AddTensor(KeyMeanName(static_cast<int32_t>(i)), DType::kF32, dims));
   }
   for (const KvTypeErrors& type : errors) {
     const int64_t dims[] = {static_cast<int64_t>(type.layers.size())};
-    RETURN_IF_ERROR(writer.AddTensor("kv_error." + type.type, DType::kF32, dims));
+    RETURN_IF_ERROR(writer.AddTensor(KvErrorName(type.type), DType::kF32, dims));
     values.push_back(type.layers);
   }
   return writer.WriteFile(path, [&](const SafetensorsTensor& tensor, ByteSink& sink) {
