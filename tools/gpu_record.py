@@ -29,15 +29,15 @@ PROGRAMS = {"cachalot_gpu_tests": True, "cachalot_gpu_model_tests": False}
 CODE = {".cc", ".h", ".cu", ".cuh"}
 
 
+def code_files() -> dict:
+    """SHA-256 by name; tests and benches beside the code do not count."""
+    paths = [path for folder in ("src/device", "src/kernels") for path in sorted((ROOT / folder).rglob("*"))
+             if path.suffix in CODE and not re.search(r"_(test|bench|testing)\.", path.name)]
+    return {str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in paths}
+
+
 def code_hash() -> str:
-    """SHA-256 over names and contents, in the order of the names; tests and benches beside the code do not count."""
-    digest = hashlib.sha256()
-    for folder in ("src/device", "src/kernels"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix not in CODE or re.search(r"_(test|bench|testing)\.", path.name):
-                continue
-            digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(json.dumps(code_files()).encode()).hexdigest()[:16]
 
 
 def share(i: int, count: int) -> set:
@@ -144,9 +144,9 @@ def run(folder: Path, args) -> int:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if tool is None or record.get("code") != code_hash():
         record = {"results": {}}
-    record.update(date=datetime.date.today().isoformat(), card=card, code=code_hash(), results={**record["results"], **results})
+    record.update(date=datetime.date.today().isoformat(), card=card, code=code_hash(), files=code_files(), results={**record["results"], **results})
     RECORD.write_text(json.dumps(record, indent=2) + "\n")
-    print(json.dumps(record))
+    print(json.dumps({**record, "files": len(record["files"])}))
     return max(abs(result["exit"]) for result in results.values())
 
 
@@ -158,6 +158,10 @@ def check() -> int:
     same = record["code"] == code_hash()
     state = "of this code" if same else f"OLDER than the code (it is of {record['code']}, this is {code_hash()})"
     print(f"the recorded GPU run ({record['date']}, {record['card']}) is {state}")
+    now = code_files()
+    for name in sorted(record["files"].keys() | now.keys()):
+        if record["files"].get(name) != now.get(name):
+            print(f"  changed since: {name}" + (" (only CPUs run it)" if re.search("_(avx2|avx512|amx)[._]", name) else ""))
     for name, result in record["results"].items():
         print(f"  {name}: " + ", ".join(f"{key} {value}" for key, value in result.items() if key != "seconds"))
     return 0

@@ -100,9 +100,31 @@ def look(browser, port):
     browser.wait("document.readyState === 'complete' && document.getElementById('model').textContent === 'tiny-deepseek-v3'")
     check(browser.run("document.documentElement.scrollWidth <= 390"), "the page is wider than a phone")
 
-    # The model's answers are noise: without this they might end with their first token.
-    browser.run("window.plainFetch = window.fetch; window.fetch = (url, options) => window.plainFetch(url, options && options.body ? "
-                "{...options, body: JSON.stringify({...JSON.parse(options.body), ignore_eos: true, seed: 1})} : options); 0")
+    # The model's answers are noise: without ignore_eos they might end with their first token. What the server sends, however fast,
+    # comes to the page event by event; while window.held is set, nothing behind the tenth until the request is stopped.
+    browser.run("""
+      window.plainFetch = window.fetch;
+      window.fetch = async (url, options) => {
+        if (!options || !options.body) return window.plainFetch(url, options);
+        const body = JSON.stringify({...JSON.parse(options.body), ignore_eos: true, seed: 1});
+        const response = await window.plainFetch(url, {...options, body});
+        const reader = response.body.getReader(), decoder = new TextDecoder(), encoder = new TextEncoder();
+        const stopped = new Promise((resolve) => options.signal.addEventListener("abort", resolve));
+        let pending = "", events = 0;
+        return new Response(new ReadableStream({async pull(controller) {
+          if (window.held && events === 10) await stopped;
+          while (!pending.includes("\\n\\n")) {
+            const {value, done} = await reader.read();
+            if (done) return controller.close();
+            pending += decoder.decode(value, {stream: true});
+          }
+          const end = pending.indexOf("\\n\\n") + 2;
+          controller.enqueue(encoder.encode(pending.slice(0, end)));
+          pending = pending.slice(end);
+          ++events;
+          await new Promise((resolve) => setTimeout(resolve));
+        }}, {highWaterMark: 0}), {status: response.status, headers: response.headers});
+      }; 0""")
     # A chat: text must grow while it comes.
     browser.run("document.getElementById('max-tokens').value = 400; document.getElementById('text').value = 'taneba?'; "
                 "window.lengths = new Set(); new MutationObserver(() => { const body = document.querySelector('.assistant .body'); "
@@ -110,15 +132,15 @@ def look(browser, port):
                 "{subtree: true, childList: true, characterData: true}); document.getElementById('ask').requestSubmit();")
     browser.wait("!document.getElementById('stop').hidden || document.querySelector('.assistant .foot')")
     browser.wait("!document.getElementById('send').hidden && /tokens/.test(document.querySelector('.assistant .foot').textContent)")
-    check(browser.run("window.lengths.size") > 3, "the answer did not stream")
+    check(browser.run("window.lengths.size") > 100, "the answer did not grow with its events, but", browser.run("window.lengths.size"), "times")
     check("tokens/s" in browser.run("document.querySelector('.assistant .foot').textContent"), "no tokens per second")
 
     # Reasoning stands apart; a stopped answer frees its sequence.
-    browser.run("document.getElementById('max-tokens').value = ''; document.getElementById('text').value = 'again'; "
+    browser.run("window.held = true; document.getElementById('max-tokens').value = ''; document.getElementById('text').value = 'again'; "
                 "document.getElementById('ask').requestSubmit()")
     browser.wait("document.querySelectorAll('.assistant .foot').length === 2 && !document.getElementById('stop').hidden")
     browser.run("document.getElementById('show-live').click()")
-    browser.wait("document.querySelectorAll('#requests tr').length > 0 || document.getElementById('stop').hidden")
+    browser.wait("document.querySelectorAll('#requests tr').length > 0 || fetch('/status').then((r) => r.json()).then((s) => s.live_requests === 0)")
     browser.run("document.getElementById('stop').click()")
     browser.wait("fetch('/status').then((r) => r.json()).then((s) => s.live_requests === 0 && s.running === 0)")
     check(browser.run("document.querySelectorAll('#groups .bar').length") > 0, "no KV blocks are shown")
