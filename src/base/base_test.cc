@@ -6,6 +6,7 @@
 #include <fstream>
 #include <vector>
 
+#include "base/available_memory.h"
 #include "base/cpu_features.h"
 #include "base/fault.h"
 #include "base/file.h"
@@ -24,6 +25,10 @@ Status Quarter(int x, int* out) {
   ASSIGN_OR_RETURN(const int half, Half(x));
   ASSIGN_OR_RETURN(*out, Half(half));
   return Status::Ok();
+}
+
+TEST(AvailableMemory, IsPlausible) {
+  EXPECT_GT(AvailableMemoryBytes(), int64_t{16} << 20);
 }
 
 TEST(Status, PropagatesValueAndPlace) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/available_memory.h"
 #include "base/cpu_features.h"
 #include "cli/bench_drafts.h"
 #include "cli/bench_run.h"
@@ -18,7 +19,6 @@
 #include "runtime/cuda_runtime.h"
 #include "runtime/runtime.h"
 #include "spec/draft_source.h"
-#include "tasks/available_memory.h"
 #include "tasks/read_bandwidth.h"
 #include "tasks/spread.h"
 

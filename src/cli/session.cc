@@ -7,8 +7,8 @@
 #include <numeric>
 #include <system_error>
 
+#include "base/available_memory.h"
 #include "runtime/runtime.h"
-#include "tasks/available_memory.h"
 #include "tasks/model_files.h"
 #include "tokenizer/chat/chat_template.h"
 #include "tokenizer/tokenizer.h"
@@ -26,10 +26,6 @@ double Seconds(WallClock::time_point from, WallClock::time_point to) {
 
 double Speed(int64_t tokens, double seconds) {
   return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
-}
-
-double GiB(int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
 }
 
 // Bytes of a model's files, or of a dummy's tensors; INT64_MAX where a look does not tell.
@@ -61,7 +57,7 @@ Status CheckMemory(const ModelOptions& options) {
   const bool modest = int64_t{options.context} * options.max_seqs <= kModestTokens;
   if (modest && RoughBytes(options) < available / 4) return Status::Ok();
   ASSIGN_OR_RETURN(const ModelBundle plan, PlanModel(options));
-  const int64_t needed = plan.memory.total_bytes() - plan.memory.borrowed_bytes;
+  const int64_t needed = plan.memory.owned_bytes();
   if (needed <= available) return Status::Ok();
   return Exhausted(
       "the model needs {:.2f} GiB of memory and {:.2f} GiB are available (inspect shows the parts)",

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 
+#include "base/available_memory.h"
 #include "base/log.h"
 #include "weights/tensor_source.h"
 
 namespace cachalot {
 namespace {
-
-double GiB(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 struct Gpu {
   const CudaBackend* backend = nullptr;

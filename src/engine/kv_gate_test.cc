@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/available_memory.h"
 #include "engine/logit_kl.h"
 #include "engine/model_bundle.h"
 
 namespace cachalot {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -42,6 +44,20 @@ TEST(KvGate, RefusesOrFallsBack) {
   const auto worse = OpenModel(Dummy("k4v4", 1e-9f, "k6v4")).status();
   EXPECT_THAT(worse.message(), HasSubstr("k6v4: a mean KL"));
   EXPECT_THAT(worse.message(), HasSubstr("nothing is left"));
+}
+
+TEST(KvGate, AFallbackMustFitIntoMemory) {
+  ModelOptions options = Dummy("k4v4", 1e-9f, "auto");
+  options.kv_tokens = 1 << 20;
+  const auto bytes = [&](const char* type) {
+    ModelOptions of = options;
+    of.kv.type = type;
+    return static_cast<double>(PlanModel(of)->memory.kv_bytes);
+  };
+  const double f16 = bytes("f16");
+  ASSERT_LT(bytes("k4v4"), f16);
+  options.kv_tokens = static_cast<int64_t>((1 << 20) * (2.0 * static_cast<double>(AvailableMemoryBytes()) / f16));  // twice what there is
+  EXPECT_THAT(OpenModel(options).status().message(), AllOf(HasSubstr("--kv-type k4v4 costs more; a KV cache of"), HasSubstr("are available")));
 }
 
 TEST(KvGate, ATextThatIsTooShort) {

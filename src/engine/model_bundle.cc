@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/available_memory.h"
 #include "engine/gpu_plan.h"
 #include "engine/kv_gate.h"
 #include "engine/kv_identity.h"
@@ -344,8 +345,14 @@ Status PassKvGate(const ModelOptions& options, Prepared* prepared, std::unique_p
   *pool = std::move(gate.pool);
   prepared->runtime.kv_dtype = bundle.kv.plain;
   prepared->runtime.kv_types = bundle.kv.types;
+  const int64_t planned = bundle.memory.owned_bytes();
   PlanRuntime(bundle.spec, prepared);
-  return Status::Ok();
+  if (bundle.memory.owned_bytes() <= planned) return Status::Ok();
+  // It fell back to a cache for which nobody has looked whether it fits.
+  const int64_t needed = bundle.memory.kv_bytes + bundle.memory.workspace_bytes, available = AvailableMemoryBytes();
+  if (needed <= available) return Status::Ok();
+  return Exhausted("--kv-max-kl {}: --kv-type {} costs more; a KV cache of {} for {} tokens takes {:.2f} GiB with its workspace, and {:.2f} GiB are available",
+                   options.kv_gate.max_kl, options.kv.type, bundle.kv.Name(), bundle.memory.kv_tokens, GiB(needed), GiB(available));
 }
 
 }  // namespace

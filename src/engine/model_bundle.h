@@ -70,7 +70,9 @@ struct MemoryPlan {
   int64_t borrowed_bytes = 0;    // read in place from the mapped file
   int64_t kv_bytes = 0;
   int64_t workspace_bytes = 0;   // activations, scratch and logits
-  int64_t total_bytes() const { return weight_bytes + borrowed_bytes + kv_bytes + workspace_bytes; }
+  // What must be allocated: files that are mapped need not stay in memory.
+  int64_t owned_bytes() const { return weight_bytes + kv_bytes + workspace_bytes; }
+  int64_t total_bytes() const { return owned_bytes() + borrowed_bytes; }
   // On the GPU; 0 layers: it is not used.
   int32_t gpu_layers = 0;
   int64_t gpu_weight_bytes = 0;

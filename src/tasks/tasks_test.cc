@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 #include "formats/safetensors_writer.h"
-#include "tasks/available_memory.h"
 #include "tasks/model_files.h"
 #include "tasks/ppl_windows.h"
 #include "tasks/read_bandwidth.h"
@@ -124,10 +123,6 @@ TEST(ReadBandwidthTest, IsPlausible) {
   ASSERT_TRUE(bandwidth.ok());
   EXPECT_GT(*bandwidth, 1e7);
   EXPECT_LT(*bandwidth, 1e14);
-}
-
-TEST(AvailableMemoryTest, IsPlausible) {
-  EXPECT_GT(AvailableMemoryBytes(), int64_t{16} << 20);
 }
 
 TEST(ModelFilesTest, DummyWithoutFiles) {

@@ -9,4 +9,6 @@ namespace cachalot {
 // INT64_MAX when the system does not say.
 int64_t AvailableMemoryBytes();
 
+inline double GiB(int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
 }  // namespace cachalot
