@@ -50,7 +50,7 @@ class EngineToolsTest : public testing::Test {
   }
 
   std::vector<int32_t> Render(const ChatJson& messages) {
-    const auto prompt = bundle_.chat_template->Render({.messages = &messages, .tools = &tools_});
+    const auto prompt = bundle_.chat_template->Render({.messages = &messages, .tools = &tools_, .extra = nullptr, .now_unix_seconds = 0});
     EXPECT_TRUE(prompt.ok()) << prompt.status().ToString();
     return *bundle_.tokenizer->Encode(prompt->text, {.add_special = false, .user_ranges = prompt->user_ranges});
   }

@@ -29,7 +29,8 @@ class MessageReader {
     if (!ok_ || at_ == bytes_.size()) return false;
     const uint64_t tag = Varint();
     if (tag >> 3 == 0 || tag >> 3 > 0x1fffffff) ok_ = false;
-    *field = {.number = static_cast<uint32_t>(tag >> 3)};
+    *field = Field();
+    field->number = static_cast<uint32_t>(tag >> 3);
     switch (tag & 7) {
       case 0:
         field->value = Varint();

@@ -60,7 +60,7 @@ TEST(AttentionCodes, EqualsPlainAttentionOverWhatTheyStandFor) {
                         {9, 1, 576, 512, 64, 20}, {5, 1, 80, 96, 0, 33},    {1, 1, 13, 9, 0, 20}, {6, 2, 192, 128, 0, 1}};
   for (const KvFormat& format : KvFormats()) {
     for (const Case& c : cases) {
-      for (const auto [mean, sinks] : {std::pair{false, 0}, {true, 0}, {true, 16}, {false, 32}}) {
+      for (const auto& [mean, sinks] : {std::pair{false, 0}, {true, 0}, {true, 16}, {false, 32}}) {
         TestKv codes(ShapeOf(c, format.scheme, mean, sinks), {c.kv_len});
         codes.FillNormal(std::vector<int32_t>{c.kv_len}, std::vector<int64_t>{3});
         const auto plain = Decoded(c, codes);
