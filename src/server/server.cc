@@ -162,8 +162,7 @@ void Server::Stop() {
   }
   // Every request has its end now; the connections' threads still carry it to the clients.
   const auto deadline = std::chrono::steady_clock::now() + kGoodbyeTime;
-  while (!idle() && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(5ms);
-  std::this_thread::sleep_for(20ms);
+  while ((!idle() || http_->counters().answering > 0) && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(5ms);
   http_->Stop();
 }
 

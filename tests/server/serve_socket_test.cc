@@ -183,14 +183,21 @@ TEST_F(ServeSocketTest, HowAnswersEnd) {
 
 TEST_F(ServeSocketTest, AClientThatGoesFreesEverything) {
   Start();
+  const auto num_generated = [&] { return server_->context().loop->GetSnapshot().stats.generated_tokens; };
   for (const bool stream : {true, false}) {
+    const int64_t before = num_generated();
+    const int cancelled = held_->num_cancelled();
+    held_->Hold(4);
     {
       SocketClient client(port());
       client.Send(Completion(stream ? R"(,"max_tokens":240,"ignore_eos":true,"n":3,"stream":true)" : R"(,"max_tokens":240,"ignore_eos":true,"n":3)"));
       if (stream) client.ReadUntil("data: ");
-      else WaitFor([&] { return server_->context().loop->live() == 3; }, "three live");
+      WaitFor([&] { return server_->context().loop->live() == 3; }, "three live");
     }
+    WaitFor([&] { return held_->num_cancelled() > cancelled; }, "cancelled");
+    held_->Release();
     WaitUntilAtRest();
+    EXPECT_LE(num_generated() - before, 3 * 5);
   }
 }
 
@@ -241,9 +248,10 @@ TEST_F(ServeSocketTest, WhileTheModelIsLoaded) {
 }
 
 TEST_F(ServeSocketTest, StreamsThatBringNothingAreKeptAlive) {
-  Start({.sse_keepalive_ms = 40}, 1, 2048, "tiny-deepseek-v3");
+  Start({.sse_keepalive_ms = 40}, 1);
+  held_->Hold(4);
   SocketClient first(port());
-  first.Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true,"stream":true)"));
+  first.Send(Completion(R"(,"max_tokens":200,"ignore_eos":true,"stream":true)"));
   first.ReadUntil("data: ");
   SocketClient second(port());  // waits for its turn
   second.Send(Completion(R"(,"max_tokens":2,"stream":true)"));
@@ -251,6 +259,7 @@ TEST_F(ServeSocketTest, StreamsThatBringNothingAreKeptAlive) {
   EXPECT_EQ(StatusOf(waiting), 200);
   EXPECT_EQ(waiting.find("data: "), std::string::npos);
   first.Close();
+  held_->Release();
   EXPECT_THAT(second.ReadUntil("data: [DONE]"), HasSubstr("data: {"));
   WaitUntilAtRest();
 }
@@ -296,9 +305,10 @@ TEST_F(ServeSocketTest, LongBodiesGetTheirAnswers) {
 }
 
 TEST_F(ServeSocketTest, TooManyIs429) {
-  Start({.max_waiting = 1}, 1, 2048, "tiny-deepseek-v3");  // one that takes a while
+  Start({.max_waiting = 1}, 1);
+  held_->Hold(4);
   SocketClient first(port());
-  first.Send(Completion(R"(,"max_tokens":2000,"ignore_eos":true,"stream":true)"));
+  first.Send(Completion(R"(,"max_tokens":200,"ignore_eos":true,"stream":true)"));
   first.ReadUntil("data: ");
   SocketClient second(port());
   second.Send(Completion(R"(,"max_tokens":1)"));
@@ -308,6 +318,7 @@ TEST_F(ServeSocketTest, TooManyIs429) {
   EXPECT_THAT(third, HasSubstr("Retry-After: "));
   EXPECT_THAT(third, HasSubstr("rate_limit_error"));
   first.Close();
+  held_->Release();
   EXPECT_EQ(StatusOf(second.ReadResponse()), 200);
   WaitUntilAtRest();
 }
@@ -371,6 +382,7 @@ TEST_F(ServeSocketTest, MetricsMove) {
   };
   EXPECT_EQ(metric("cachalot:generation_tokens_total"), 0);
   for (int i = 0; i < 3; ++i) Complete(R"(,"max_tokens":10,"ignore_eos":true)");
+  WaitUntilAtRest();  // the last step's own figures come behind its tokens
   EXPECT_EQ(metric("cachalot:generation_tokens_total"), 30);
   EXPECT_EQ(metric("vllm:generation_tokens_total{"), 30);
   EXPECT_EQ(metric("vllm:request_success_total{model_name=\"tiny\",engine=\"0\",finished_reason=\"length\"}"), 3);

@@ -41,6 +41,14 @@ std::string LowerCase(std::string_view text) {
   return out;
 }
 
+struct Counted {
+  explicit Counted(std::atomic<int64_t>* counter_in) : counter(counter_in) { counter->fetch_add(1); }
+  ~Counted() { counter->fetch_sub(1); }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+  std::atomic<int64_t>* const counter;
+};
+
 // A header of ours never breaks the response apart, whatever it was made from.
 std::string OneLine(std::string_view value) {
   std::string out(value);
@@ -158,9 +166,12 @@ asio::awaitable<void> HttpConnection::Run() {
     if (!readable) break;
     current_ = std::make_shared<ExchangeImpl>(self, loop_, std::move(request), keep_alive);
     ReadAhead();
-    shared_->handler(current_);
-    if (ended_) current_->HalfClose();
-    alive = co_await WriteResponse(current_);
+    {
+      const Counted answering(&shared_->answering);
+      shared_->handler(current_);
+      if (ended_) current_->HalfClose();
+      alive = co_await WriteResponse(current_);
+    }
     current_->Finish();
     current_.reset();
   }

@@ -31,6 +31,7 @@ struct HttpShared {
   std::atomic<int64_t> accepted{0};
   std::atomic<int64_t> refused{0};
   std::atomic<int64_t> slow_readers{0};
+  std::atomic<int64_t> answering{0};
 };
 
 // Status line and headers of a response, without Content-Length and without the empty line.

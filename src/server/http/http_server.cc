@@ -35,7 +35,7 @@ class HttpServerImpl final : public HttpServer {
   Status Open(const HttpServerOptions& options, HttpHandler handler, ErrorBody error_body);
   int32_t port() const override { return port_; }
   HttpCounters counters() const override {
-    return {shared_.connections.load(), shared_.accepted.load(), shared_.refused.load(), shared_.slow_readers.load()};
+    return {shared_.connections.load(), shared_.accepted.load(), shared_.refused.load(), shared_.slow_readers.load(), shared_.answering.load()};
   }
   void CloseAfterResponses() override { shared_.closing = true; }
   void Stop() override;

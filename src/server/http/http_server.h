@@ -74,6 +74,7 @@ struct HttpCounters {
   int64_t accepted = 0;
   int64_t refused = 0;               // over max_connections
   int64_t slow_readers = 0;          // streams ended because nobody read them
+  int64_t answering = 0;             // requests whose response is not out yet
 };
 
 class HttpServer {
