@@ -80,6 +80,7 @@ TEST(Fault, HitsTheCallsItNames) {
 
 TEST(File, ReadsWritesAndRefuses) {
   const auto dir = std::filesystem::temp_directory_path() / "cachalot_base_test";
+  std::filesystem::remove_all(dir);
   std::filesystem::create_directories(dir);
   const std::string path = (dir / "a.bin").string();
   ASSERT_TRUE(WriteFileAtomically(path, "hello").ok());

@@ -73,6 +73,11 @@ std::span<const T> Slice(const std::vector<T>& values, int64_t begin, int64_t co
   return std::span<const T>(values).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
 }
 
+const Clock* ClockOf(const EngineOptions& options) {
+  static const SteadyClock machine;
+  return options.clock != nullptr ? options.clock : &machine;
+}
+
 class EngineImpl final : public Engine {
  public:
   EngineImpl(StepExecutor* executor, const Tokenizer* tokenizer, std::unique_ptr<Scheduler> scheduler,
@@ -81,7 +86,7 @@ class EngineImpl final : public Engine {
         tokenizer_(tokenizer),
         scheduler_(std::move(scheduler)),
         tier_(std::move(tier)),
-        clock_(options.clock != nullptr ? options.clock : &steady_clock_),
+        clock_(ClockOf(options)),
         max_waiting_(options.max_waiting) {
     plans_.resize(static_cast<size_t>(executor->info().depth) + 1);
     tokens_.reserve(1 + kMaxDrafts);
@@ -144,7 +149,6 @@ class EngineImpl final : public Engine {
   const Tokenizer* const tokenizer_;
   const std::unique_ptr<Scheduler> scheduler_;
   const std::unique_ptr<KvTier> tier_;  // null: none
-  const SteadyClock steady_clock_;
   const Clock* const clock_;
   const int32_t max_waiting_;
   std::unordered_map<uint64_t, std::unique_ptr<LiveRequest>> live_;
@@ -604,7 +608,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   std::unique_ptr<KvTier> tier;
   if (!options.kv_disk_dir.empty()) {
     if (!options.enable_prefix_caching) return InvalidArgument("a KV cache on disk, and no prefix caching");
-    ASSIGN_OR_RETURN(tier, KvTier::Open({.dir = options.kv_disk_dir, .max_bytes = options.kv_disk_bytes}, executor, scheduler.get()));
+    ASSIGN_OR_RETURN(tier, KvTier::Open({.dir = options.kv_disk_dir, .max_bytes = options.kv_disk_bytes}, executor, scheduler.get(),
+                                        ClockOf(options)));
   }
   return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler), std::move(tier), options));
 }

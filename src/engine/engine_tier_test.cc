@@ -35,6 +35,7 @@ class EngineTierTest : public EngineTest {
     EngineOptions options;
     options.kv_disk_dir = dir_.string();
     options.kv_disk_bytes = max_bytes_;
+    options.clock = &clock_;  // a slow disk is waited for
     options.trace = trace;
     Create(info, options);
   }
@@ -42,6 +43,7 @@ class EngineTierTest : public EngineTest {
 
   fs::path dir_;
   int64_t max_bytes_ = 1 << 20;
+  ManualClock clock_;
   std::string identity_ = "model-a";
   ExecutorInfo info_;
 };

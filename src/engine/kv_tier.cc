@@ -32,7 +32,7 @@ int64_t PatienceUs(const ReadOrCompute& choice) {
   return choice.tokens_per_second <= 0 ? kFirstPatienceUs : static_cast<int64_t>(kShare * 1e6 * ComputeSeconds(choice));
 }
 
-Result<std::unique_ptr<KvTier>> KvTier::Open(const KvDiskOptions& options, StepExecutor* executor, Scheduler* scheduler) {
+Result<std::unique_ptr<KvTier>> KvTier::Open(const KvDiskOptions& options, StepExecutor* executor, Scheduler* scheduler, const Clock* clock) {
   if (!executor->can_move_blocks()) {
     return Unsupported("a KV cache on disk needs all layers on the CPU (--device cpu)");
   }
@@ -41,11 +41,11 @@ Result<std::unique_ptr<KvTier>> KvTier::Open(const KvDiskOptions& options, StepE
   ASSIGN_OR_RETURN(auto disk, KvDisk::Open(options, executor->info().kv_identity, std::move(block_bytes)));
   const KvTierStats stats = disk->stats();
   LOG_INFO("KV cache on disk: {} blocks found in {}", stats.blocks, options.dir);
-  return std::unique_ptr<KvTier>(new KvTier(std::move(disk), executor, scheduler));
+  return std::unique_ptr<KvTier>(new KvTier(std::move(disk), executor, scheduler, clock));
 }
 
-KvTier::KvTier(std::unique_ptr<KvDisk> disk, StepExecutor* executor, Scheduler* scheduler)
-    : disk_(std::move(disk)), executor_(executor), scheduler_(scheduler) {
+KvTier::KvTier(std::unique_ptr<KvDisk> disk, StepExecutor* executor, Scheduler* scheduler, const Clock* clock)
+    : disk_(std::move(disk)), executor_(executor), scheduler_(scheduler), clock_(*clock) {
   scheduler_->ReportPublished(&published_);
 }
 

@@ -32,8 +32,8 @@ int64_t PatienceUs(const ReadOrCompute& choice);
 
 class KvTier {
  public:
-  // Executor and scheduler outlive it.
-  static Result<std::unique_ptr<KvTier>> Open(const KvDiskOptions& options, StepExecutor* executor, Scheduler* scheduler);
+  // Executor, scheduler and clock outlive it.
+  static Result<std::unique_ptr<KvTier>> Open(const KvDiskOptions& options, StepExecutor* executor, Scheduler* scheduler, const Clock* clock);
 
   // Before a plan: looks newcomers up, and puts into the cache what has been read since.
   void Seek();
@@ -63,7 +63,7 @@ class KvTier {
     int64_t end_us = 0;  // then it is given up
   };
 
-  KvTier(std::unique_ptr<KvDisk> disk, StepExecutor* executor, Scheduler* scheduler);
+  KvTier(std::unique_ptr<KvDisk> disk, StepExecutor* executor, Scheduler* scheduler, const Clock* clock);
   int64_t BlockBytes(int32_t group) const { return executor_->info().kv_groups[static_cast<size_t>(group)].block_bytes; }
   int64_t SumBytes(const Promotion& promotion) const;
   void LookUp(Sequence* seq);
@@ -77,7 +77,7 @@ class KvTier {
   const std::unique_ptr<KvDisk> disk_;
   StepExecutor* const executor_;
   Scheduler* const scheduler_;
-  const SteadyClock clock_;
+  const Clock& clock_;
   std::vector<PublishedBlock> published_;
   std::vector<Promotion> promotions_;  // in the order in which they began
   std::vector<KvDisk::Read> reads_;    // taken from the disk's thread

@@ -43,7 +43,7 @@ class HubDownloadTest : public testing::Test {
     options.server.first_pause_ms = 1;
     options.server.longest_pause_ms = 3000;
     options.server.max_attempts = 4;
-    options.server.http.stall_timeout_ms = 400;
+    options.server.http.stall_timeout_ms = stall_timeout_ms_;
     return PullModel(ParseHubModelName(name).value(), file, options, [this](const HubProgress& progress) {
       last_ = progress;
       if (!progress.note.empty()) notes_.push_back(progress.note);
@@ -61,6 +61,7 @@ class HubDownloadTest : public testing::Test {
   FakeHub hub_;
   std::string cache_, endpoint_, token_;
   bool offline_ = false, stop_ = false;
+  int stall_timeout_ms_ = 20'000;
   HubProgress last_;
   std::vector<std::string> notes_;
 };
@@ -311,6 +312,7 @@ TEST_F(HubDownloadTest, Redirects) {
 }
 
 TEST_F(HubDownloadTest, SlowServers) {
+  stall_timeout_ms_ = 1000;
   // Silence in the middle of the first answer: the connection is given up and the rest asked for.
   hub_.SetHook([&](const FakeAsk& ask, int index) -> std::optional<FakeAnswer> {
     if (index != 0) return std::nullopt;
@@ -327,6 +329,7 @@ TEST_F(HubDownloadTest, SlowServers) {
 }
 
 TEST_F(HubDownloadTest, SilentServersAreSpokenOf) {
+  stall_timeout_ms_ = 1000;
   int asked = 0;
   hub_.SetHook([&asked](const FakeAsk&, int index) -> std::optional<FakeAnswer> {
     if (asked++ > 0 && index != 0) return std::nullopt;  // the first question of all, and the file's first

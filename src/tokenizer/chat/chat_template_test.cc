@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <thread>
 
@@ -360,23 +359,16 @@ TEST(ChatTemplate, ManyThreadsRenderAtOnce) {
   EXPECT_EQ(same, 200);
 }
 
-TEST(ChatTemplate, TwentyMessagesTakeLessThanAMillisecond) {
-#ifdef CACHALOT_SANITIZED
-  GTEST_SKIP() << "sanitizers are slow";
-#endif
+// Of which a present core takes some fifty million in a second.
+TEST(ChatTemplate, TwentyMessagesTakeTenThousandSteps) {
+  constexpr int64_t kMostSteps = 10'000;
   ChatJson messages = ChatJson::array();
   for (int i = 0; i < 20; ++i) {
     messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(500, 'x')}});
   }
   for (const std::string& name : TemplateNames()) {
-    const auto chat = ParseOrDie(ReadChatFile("templates/" + name));
-    double best = 1;
-    for (int i = 0; i < 20; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      ASSERT_TRUE(Render(*chat, messages).ok()) << name;
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    }
-    EXPECT_LT(best, 1e-3) << name;
+    const std::string source = ReadChatFile("templates/" + name);
+    EXPECT_TRUE(Render(*ParseOrDie(source, {.max_steps = kMostSteps}), messages).ok()) << name;
   }
 }
 
