@@ -10,6 +10,9 @@ stages=(checks release relassert documents)
 results=$ROOT/build/test-results
 rm -rf "$results"
 mkdir -p "$results"
+# Where tests write: nothing of another run, or of another user, is in the way.
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 stage_number=0
 stage() {
   stage_number=$(( stage_number + 1 ))
@@ -41,7 +44,7 @@ suite() {
     return
   fi
   ctest --test-dir "$dir" --show-only=json-v1 >"$out/entries.json"
-  GTEST_OUTPUT=xml:$out/gtest/ GTEST_COLOR=no UBSAN_OPTIONS=print_stacktrace=1 \
+  TMPDIR=$scratch TEST_TMPDIR=$scratch/ GTEST_OUTPUT=xml:$out/gtest/ GTEST_COLOR=no UBSAN_OPTIONS=print_stacktrace=1 \
     ctest --test-dir "$dir" --output-on-failure --no-tests=error --timeout "$timeout" -j "$(nproc)" \
     --output-junit "$out/ctest.xml" </dev/null 2>&1 | without_passed_cases || true
 }
@@ -74,4 +77,5 @@ stage "documents against the program"
 check documents "paths, commands and flags in the documents" python3 tools/check_docs.py --program build/cachalot
 
 printf '\n== results after %d min %02d s\n' $(( SECONDS / 60 )) $(( SECONDS % 60 ))
+rm -rf "$scratch"
 exec python3 tools/test_summary.py "$results" "${stages[@]}"

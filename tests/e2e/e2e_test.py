@@ -13,6 +13,7 @@ import pty
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -32,9 +33,8 @@ def cachalot(*args, stdin=b"", **kwargs):
     return subprocess.run([PROGRAM, *map(str, args)], input=stdin, capture_output=True, timeout=TIMEOUT, **kwargs)
 
 
-def start(*args, **kwargs):
-    return subprocess.Popen([PROGRAM, *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, **kwargs)
+def start(*args, stdout=subprocess.PIPE, **kwargs):
+    return subprocess.Popen([PROGRAM, *map(str, args)], stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, **kwargs)
 
 
 def model(spec, suffix=".gguf", type_name="f32"):
@@ -469,22 +469,28 @@ class Running(unittest.TestCase):
         self.assertEqual(len(lines), 5)
         self.assertLessEqual(float(lines[0].split()[0]), 0)
 
-    def slow(self, *args):
+    def slow(self, **kwargs):
         """A run that takes a while: a few thousand tokens."""
-        return start("run", "-m", model("tiny-deepseek-v3"), "-p", "taneba", "--raw", "--ignore-eos", "-c", "2560",
-                     "-s", "3", *args)
+        return start("run", "-m", model("tiny-deepseek-v3"), "-p", "taneba", "--raw", "--ignore-eos", "-c", "2560", "-s", "3", **kwargs)
 
     def test_text_streams(self):
-        process = self.slow()
-        ready, _, _ = select.select([process.stdout], [], [], TIMEOUT)
-        self.assertTrue(ready)
-        self.assertTrue(os.read(process.stdout.fileno(), 1))
-        self.assertIsNone(process.poll(), "the text came only at the end")
+        # What is written at once comes as one packet, and few of them fit: the program waits until they are read.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        ours.settimeout(TIMEOUT)
+        process = self.slow(stdout=theirs)
+        theirs.close()
+        packets = [ours.recv(1 << 16) for _ in range(20)]
+        self.assertTrue(all(0 < len(packet) < 200 for packet in packets), packets)
+        self.assertIsNone(process.poll(), "it has not waited")
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=TIMEOUT)
-        self.assertEqual(process.returncode, 130)
-        self.assertEqual(errors, b"")
-        self.assertTrue(rest.endswith(b"\n"))
+        while packet := ours.recv(1 << 16):
+            packets.append(packet)
+        ours.close()
+        self.assertEqual(process.wait(timeout=TIMEOUT), 130)
+        self.assertEqual(process.stderr.read(), b"")
+        process.stderr.close()
+        self.assertTrue(packets[-1].endswith(b"\n"))
 
     def test_closed_output_ends_cleanly(self):
         process = self.slow()
@@ -602,13 +608,17 @@ class Chatting(unittest.TestCase):
         seen = b""
 
         def wait_for(text, after=0):
+            """The place behind the text, or behind the first of several to come; behind no text: until there is so much."""
             nonlocal seen
+            texts = text if isinstance(text, tuple) else (text,)
             end = time.monotonic() + TIMEOUT
-            while text not in seen[after:]:
+            while True:
+                found = [(at, len(t)) for t in texts if (at := seen.find(t, after)) >= 0]
+                if found:
+                    return sum(min(found))
                 self.assertLess(time.monotonic(), end, f"{text!r} did not come: {seen[-500:]!r}")
                 if select.select([master], [], [], 0.2)[0]:
                     seen += os.read(master, 65536)
-            return seen.index(text, after) + len(text)
 
         try:
             at = wait_for(b"> ")
@@ -616,12 +626,17 @@ class Chatting(unittest.TestCase):
             os.write(master, "/hlep\x7f\x7f\x7felp\r".encode())
             at = wait_for(b"/system TEXT", at)
             at = wait_for(b"> ", at)
-            os.write(master, b"taneba\r")
-            at = wait_for(b"\n", at)
-            time.sleep(0.3)
-            os.write(master, b"\x03")  # stops the answer and not the program
-            at = wait_for(b"(stopped)", at)
-            wait_for(b"> ", at)
+            # Stops the answer and not the program. Where the answer was over before the key came, another is asked for.
+            while True:
+                os.write(master, b"taneba\r")
+                at = wait_for(b"\n", at)
+                wait_for(b"", at + 1)  # it has begun
+                os.write(master, b"\x03")
+                at = wait_for((b"(stopped)", b"once more"), at)
+                stopped = seen[:at].endswith(b"(stopped)")
+                at = wait_for(b"> ", at)
+                if stopped:
+                    break
             os.write(master, b"\x1b[A")  # the line before
             at = wait_for(b"> taneba", at)
             os.write(master, b"\x15")  # cut, so that the prompt is empty again

@@ -13,12 +13,15 @@ import http.client
 import itertools
 import json
 import os
-import re
+import signal
 import subprocess
 import sys
-import tempfile
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from program_log import ProgramLog
 
 TIMEOUT = 600
 NUM_REQUESTS = 64
@@ -42,24 +45,16 @@ def requests_of(out_tokens):
 
 class Served:
     def __init__(self, program, model, *flags):
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = ProgramLog()
         self.process = subprocess.Popen([program, "serve", *model, "--port", "0", "--max-num-seqs", "64", "-c",
                                          "256", "--request-log=", *map(str, flags)], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=self.errors)
-        end = time.monotonic() + TIMEOUT
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.log())):
-            if self.process.poll() is not None or time.monotonic() > end:
-                sys.exit(f"the server did not come up:\n{self.log()}")
-            time.sleep(0.05)
-        self.port = int(found.group(1))
+                                        stdout=subprocess.DEVNULL, stderr=self.errors.end)
+        self.port = self.errors.port(self.process)
 
-    def log(self):
-        self.errors.seek(0)
-        return self.errors.read()
-
-    def call(self, method, path, body=None):
+    def call(self, method, path, body=None, sent=lambda: None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)
         connection.request(method, path, None if body is None else json.dumps(body))
+        sent()
         response = connection.getresponse()
         content = json.loads(response.read())
         connection.close()
@@ -68,14 +63,20 @@ class Served:
         return content
 
     def answers(self, asked, at_once):
+        # The server stands still until as many are asked as are to be at once, whichever of us is the faster.
+        sent = threading.Semaphore(0)
+        self.process.send_signal(signal.SIGSTOP)
         with ThreadPoolExecutor(at_once) as pool:
-            told = pool.map(lambda body: self.call("POST", "/v1/completions", body)["choices"], asked)
+            told = pool.map(lambda body: self.call("POST", "/v1/completions", body, sent.release)["choices"], asked)
+            for _ in range(at_once):
+                sent.acquire(timeout=TIMEOUT)
+            self.process.send_signal(signal.SIGCONT)
             return list(told)
 
     def stop(self):
         self.process.terminate()
         if self.process.wait(TIMEOUT) != 0:
-            sys.exit(f"the server ended badly:\n{self.log()}")
+            sys.exit(f"the server ended badly:\n{self.errors.text()}")
 
 
 def combinations(full, only):

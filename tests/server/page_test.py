@@ -8,7 +8,6 @@ Speaks the DevTools protocol through pipes. Without a Chromium it exits with 77,
 import base64
 import json
 import os
-import re
 import select
 import shutil
 import signal
@@ -17,6 +16,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from program_log import ProgramLog
 
 SKIPPED = 77
 TIMEOUT = 90
@@ -36,8 +38,11 @@ class Browser:
         self.buffer = b""
         self.number = 0
         self.session = None
-        target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
-        self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        end = time.monotonic() + TIMEOUT
+        while not (pages := [t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]):
+            check(time.monotonic() < end, "the browser opens no page")
+            time.sleep(0.02)
+        self.session = self.call("Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
         self.trouble = []
         self.call("Runtime.enable")
         self.call("Log.enable")
@@ -165,20 +170,15 @@ def main():
         print("left out: there is no chromium")
         sys.exit(SKIPPED)
     folder = tempfile.mkdtemp(prefix="cachalot-page-")
-    errors = tempfile.TemporaryFile("w+")
+    log = ProgramLog()
     server = subprocess.Popen([os.path.abspath(sys.argv[1]), "serve", "--dummy", "tiny-deepseek-v3", "-c", "2048", "--port", "0"],
-                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log.end)
     browser = None
     try:
-        found = None
-        while not found:
-            check(server.poll() is None, "the server did not start")
-            errors.seek(0)
-            found = re.search(r"http://127\.0\.0\.1:(\d+)/", errors.read())
-            time.sleep(0.02)
+        port = log.port(server)
         browser = Browser(binary, folder)
         try:
-            look(browser, int(found.group(1)))
+            look(browser, port)
         finally:
             if len(sys.argv) > 2:
                 shot = browser.call("Page.captureScreenshot", format="png")["data"]

@@ -9,13 +9,14 @@ Skipped (77) where schemathesis is not installed (tools/setup.sh clients).
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from program_log import ProgramLog
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "build" / "clients"
@@ -50,26 +51,19 @@ def main():
     if subprocess.run([*run, "--version"], env=environment(), capture_output=True, check=False).returncode != 0:
         print("skipped: schemathesis is not installed (tools/setup.sh clients)")
         sys.exit(77)
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+    log = ProgramLog()
+    with tempfile.TemporaryDirectory() as folder:
         server = subprocess.Popen([args.program, "serve", "--dummy", "tiny-llama", "--port", "0", "-c", "128", "--max-num-seqs", "8", "-t", "1",
-                                   "--request-log="], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
+                                   "--request-log="], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log.end)
         try:
-            end = time.monotonic() + TIMEOUT
-            while True:
-                log.seek(0)
-                text = log.read()
-                if found := re.search(r"http://127\.0\.0\.1:\d+/", text):
-                    break
-                if server.poll() is not None or time.monotonic() > end:
-                    sys.exit(f"the server did not come up:\n{text}")
-                time.sleep(0.05)
-            with urllib.request.urlopen(found.group() + "openapi.json", timeout=TIMEOUT) as answer:
+            url = f"http://127.0.0.1:{log.port(server)}/"
+            with urllib.request.urlopen(url + "openapi.json", timeout=TIMEOUT) as answer:
                 api = json.load(answer)
             known_names_only(api, ["tiny-llama"])
             path = Path(folder) / "openapi.json"
             path.write_text(json.dumps(api))
-            done = subprocess.run([*run, "run", str(path), "--url", found.group(), "--checks", CHECKS, "--phases", "coverage,fuzzing", "--max-examples",
-                                   str(args.examples), "--seed", str(args.seed), "--workers", "2", "--request-timeout", "60", "--no-color"],
+            done = subprocess.run([*run, "run", str(path), "--url", url, "--checks", CHECKS, "--phases", "coverage,fuzzing", "--max-examples",
+                                   str(args.examples), "--seed", str(args.seed), "--workers", "2", "--request-timeout", "60", "--suppress-health-check", "too_slow", "--no-color"],
                                   env=environment(), cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
             print(done.stdout[-6000:])
             if done.returncode != 0:
@@ -78,8 +72,7 @@ def main():
             server.terminate()
             code = server.wait(TIMEOUT)
         if code != 0:
-            log.seek(0)
-            sys.exit(f"the server ended with {code}:\n{log.read()[-2000:]}")
+            sys.exit(f"the server ended with {code}:\n{log.text()[-2000:]}")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,7 @@ usage: tools_test.py PATH/TO/scripted_server [unittest arguments]
 """
 
 import json
-import re
-import subprocess
 import sys
-import tempfile
-import time
 import unittest
 from pathlib import Path
 
@@ -26,15 +22,7 @@ HERMES = '<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'
 
 class Scripted(serve_test.Served):
     def __init__(self, template, *args):
-        self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([PROGRAM, str(TEMPLATES / template), *map(str, args)], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=self.errors)
-        end = time.monotonic() + TIMEOUT
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.log())):
-            assert self.process.poll() is None and time.monotonic() < end, self.log()
-            time.sleep(0.02)
-        self.port = int(found.group(1))
-        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.start([PROGRAM, str(TEMPLATES / template), *map(str, args)])
 
 
 def say(text):

@@ -17,8 +17,11 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+from program_log import ProgramLog
 
 KEY = "soak"
 MAX_GROWTH_MIB = 16  # allocators keep some; a leak of a few hundred bytes a request is more than that in half an hour
@@ -40,20 +43,12 @@ class Soak:
         self.counts = collections.Counter()
         faults = ["--inject-fault", "device.op:1500", "--inject-fault", "net.slow:40"]
         model = ["-m", args.model] if args.model else ["--dummy", "tiny-deepseek-v2"]
-        self.errors = tempfile.TemporaryFile("w+")
+        self.errors = ProgramLog()
         self.process = subprocess.Popen(
             [args.program, "serve", *model, "--port", "0", "-c", "512", "--max-num-seqs", "8", "--kv-tokens", "1024",
              "--max-waiting", "40", "--api-key", KEY, "--max-body-mib", "1", "--read-timeout", "2", "--idle-timeout", "5", "--log-level", "off", *faults],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors)
-        end = time.monotonic() + 120
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", self.log())):
-            check(self.process.poll() is None and time.monotonic() < end, "the server did not start:", self.log())
-            time.sleep(0.05)
-        self.port = int(found.group(1))
-
-    def log(self):
-        self.errors.seek(0)
-        return self.errors.read()
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors.end)
+        self.port = self.errors.port(self.process)
 
     async def open(self):
         return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26)
@@ -286,8 +281,8 @@ class Soak:
         check(status == 200, "/health is", status)
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
-        check(code == 0, "the server ended with", code, self.log()[-2000:])
-        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith('{"event":"request"')]
+        check(code == 0, "the server ended with", code, self.errors.text()[-2000:])
+        lines = [json.loads(line) for line in self.errors.lines() if line.startswith('{"event":"request"')]
         lines = [line for line in lines if "id" in line]  # those without were refused
         reasons = collections.Counter(line["status"] for line in lines)
         print(f"{len(lines)} accepted requests, by status: {dict(reasons)}")
