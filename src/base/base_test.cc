@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "base/available_memory.h"
@@ -41,7 +42,7 @@ TEST(Status, PropagatesValueAndPlace) {
 }
 
 TEST(ThreadPool, RunsEveryIndexOnceOnValidThreads) {
-  for (int threads : {1, 2, 5}) {
+  for (int threads : {1, 2, 5, 19}) {
     ThreadPool pool(threads);
     for (int64_t count : {0, 1, 2, 7, 1000}) {
       std::vector<std::atomic<int>> hits(static_cast<size_t>(count));
@@ -55,6 +56,29 @@ TEST(ThreadPool, RunsEveryIndexOnceOnValidThreads) {
       for (auto& hit : hits) EXPECT_EQ(hit.load(), 20);
       EXPECT_EQ(bad_thread.load(), 0);
     }
+  }
+}
+
+// Each thread begins with a range of its own and goes through it in order; what is left of the others' comes
+// after it.
+TEST(ThreadPool, AThreadWorksThroughItsRange) {
+  ThreadPool pool(2);
+  std::vector<int64_t> done[2];
+  for (auto& indices : done) indices.reserve(10);
+  std::atomic<int> begun{0};
+  pool.ParallelFor(10, [&](int64_t i, int thread) {
+    auto& mine = done[thread];
+    mine.push_back(i);
+    if (mine.size() > 1) return;
+    begun.fetch_add(1);
+    while (begun.load() < 2) std::this_thread::yield();
+  });
+  ASSERT_FALSE(done[0].empty() || done[1].empty());
+  EXPECT_EQ(done[0].front(), 0);
+  EXPECT_EQ(done[1].front(), 5);
+  for (const auto& mine : done) {
+    for (size_t i = 1; i < mine.size(); ++i)
+      EXPECT_TRUE(mine[i] > mine[i - 1] || (mine[i] < 5 && mine[i - 1] >= 5));
   }
 }
 

@@ -40,7 +40,8 @@ uint32_t WaitForChange(std::atomic<uint32_t>& value, uint32_t old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(1, num_threads)) {
+ThreadPool::ThreadPool(int num_threads)
+    : num_threads_(std::max(1, num_threads)), num_ranges_(std::min(num_threads_, kMaxRanges)) {
   workers_.reserve(num_threads_ - 1);
   for (int i = 1; i < num_threads_; ++i) workers_.emplace_back([this, i] { Work(i); });
 }
@@ -53,10 +54,13 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::Drain(int thread_idx) {
-  for (;;) {
-    const int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= count_) return;
-    task_(context_, index, thread_idx);
+  const int first = thread_idx * num_ranges_ / num_threads_;
+  for (int i = 0; i < num_ranges_; ++i) {
+    Range& range = ranges_[(first + i) % num_ranges_];
+    while (range.next.load(std::memory_order_relaxed) < range.end) {
+      const int64_t index = range.next.fetch_add(1, std::memory_order_relaxed);
+      if (index < range.end) task_(context_, index, thread_idx);
+    }
   }
 }
 
@@ -79,8 +83,10 @@ void ThreadPool::Work(int thread_idx) {
 void ThreadPool::Run(int64_t count, Task task, void* context) {
   task_ = task;
   context_ = context;
-  count_ = count;
-  next_.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < num_ranges_; ++i) {
+    ranges_[i].next.store(count * i / num_ranges_, std::memory_order_relaxed);
+    ranges_[i].end = count * (i + 1) / num_ranges_;
+  }
   running_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();

@@ -21,8 +21,9 @@ class ThreadPool {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls fn(index, thread_idx) for index in [0, count); indices are handed out dynamically, thread_idx is in
-  // [0, num_threads). Not reentrant: fn must not call ParallelFor.
+  // Calls fn(index, thread_idx) for index in [0, count); thread_idx is in [0, num_threads). A thread works
+  // through a range of its own, in order, so that it may ask memory for what comes next, and then helps with
+  // the others', whose indices may be smaller. Not reentrant: fn must not call ParallelFor.
   template <typename Fn>
   void ParallelFor(int64_t count, Fn&& fn) {
     if (count <= 0) return;
@@ -41,6 +42,13 @@ class ThreadPool {
  private:
   using Task = void (*)(void* context, int64_t index, int thread_idx);
 
+  // Of many threads several share a range: whoever is out of work looks at all of them.
+  static constexpr int kMaxRanges = 8;
+  struct alignas(64) Range {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
   void Run(int64_t count, Task task, void* context);
   void Work(int thread_idx);
   void Drain(int thread_idx);
@@ -48,9 +56,9 @@ class ThreadPool {
   const int num_threads_;
   Task task_ = nullptr;
   void* context_ = nullptr;
-  int64_t count_ = 0;
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<uint32_t> epoch_{0};   // a new value starts a loop
+  const int num_ranges_;
+  Range ranges_[kMaxRanges];
+  alignas(64) std::atomic<uint32_t> epoch_{0};    // a new value starts a loop
   alignas(64) std::atomic<uint32_t> running_{0};  // workers still inside the loop
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;

@@ -118,12 +118,14 @@ void StartRunning(const PartialRows& running, int num_rows) {
   std::fill_n(running.sum, num_rows, -1.0f);
 }
 
-// Walks the tasks (span, KV head, tile) in order. Each thread has its own and only ever moves forward.
+// Walks the tasks (span, KV head, tile) in order. Each thread has its own, which begins again where a thread helps with
+// earlier tasks than its own were.
 struct alignas(64) TaskCursor {
   size_t span = 0;
   int64_t first_task = 0;  // of the span
 
   void MoveTo(const Plan& plan, const AttentionParams& params, int64_t task, RowTile* tile) {
+    if (task < first_task) *this = {};
     for (;;) {
       const int64_t num_tiles = plan.TilesOf(params.spans[span]).num_tiles,
                     tasks = num_tiles * params.kv.num_kv_heads;

@@ -28,24 +28,38 @@ constexpr int64_t kCodePanelCacheBytes = 20 << 10;
 constexpr int64_t kExpandRows = 12;  // three tiles: from there on expanding pays
 
 // Weights to be read later, asked for while a tile computes, a few lines with every part.
-//   The tile that is the first to read a panel asks for what lies kStreamAhead behind its own part: the
-//   processor by itself runs less far ahead, since little of what is computed fits its window (Zen 3, one
-//   row, 17 to 22 GB/s for Q4_0 and Q8_0, 11 to 20 for Q4_K). The tiles after it ask for their share of the
-//   next panels: otherwise memory would rest.
+//   A tile asks for its share of the panels after these, at the end of a task too: a thread's next task
+//   begins there (ThreadPool). Where nobody has asked for these panels, the first tile of rows asks for what
+//   lies kStreamAhead behind its own part: the processor by itself runs less far ahead, since little of what
+//   is computed fits its window (Zen 3, one row, 17 to 22 GB/s for Q4_0 and Q8_0, 11 to 20 for Q4_K). The
+//   lines of a part are asked for without a loop or a limit, for whose branches Q8_0 of eight rows takes 2 %
+//   of its time (Zen 4). What lies behind the last panel is asked for in vain.
 constexpr int64_t kStreamAhead = 2048;
 struct WeightsAhead {
   const std::byte* at = nullptr;
-  const std::byte* end = nullptr;
-  int64_t lines_a_part = 0;
+  int64_t step = 0;  // bytes from part to part, at most a part's
 
-  void Prefetch() {
-    for (int64_t i = 0; i < lines_a_part && at < end; ++i, at += 64) _mm_prefetch(at, _MM_HINT_T1);
+  template <int64_t kPartBytes>
+  [[gnu::always_inline]] void Prefetch() {
+    constexpr int64_t kLines = (kPartBytes + 63) / 64,
+                      kFewLines = (kLines + 1) / 2;  // few: two tiles share it
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kFewLines; ++i) _mm_prefetch(at + i * 64, _MM_HINT_T1);
+    if (step > kFewLines * 64) {
+#pragma GCC unroll 16
+      for (int64_t i = kFewLines; i < kLines; ++i) _mm_prefetch(at + i * 64, _MM_HINT_T1);
+    }
+    at += step;
   }
 };
 
-// One row of x: so many panels side by side, as streams of their own, each asking for what lies `ahead` behind its
-// part (0: for nothing). Zen 3 by itself fetches four streams better than it fetches any that are asked for, as long as
-// a part is little work; Sapphire Rapids wants both (docs/measurements/2026-11-30-cpu-instruction-sets.md).
+template <typename Format>
+constexpr int64_t kPartBytes = Format::kBytes / Format::kParts;
+
+// One row of x: so many panels side by side, as streams of their own, each asking for what lies `ahead`
+// behind its part (0: for nothing). Zen 3 by itself fetches four streams better than it fetches any that are
+// asked for, as long as a part is little work; Sapphire Rapids wants both
+// (docs/measurements/2026-11-30-cpu-instruction-sets.md).
 struct RowStreams {
   int panels;
   int64_t ahead;
@@ -66,7 +80,7 @@ template <typename Format, int kRows>
                                             Sums<typename Format::V, kRows>& sum) {
   for (int64_t b = 0; b < num_parts; panel += Format::kBytes) {
     for (int p = 0; p < Format::kParts; ++p, ++b) {
-      ahead.Prefetch();
+      ahead.Prefetch<kPartBytes<Format>>();
       Format::template Add<kRows>(panel, p, x, b, sum);
     }
   }
@@ -77,7 +91,7 @@ template <typename Format, int kRows>
                                                     const typename Format::X* const* x, WeightsAhead ahead,
                                                     Sums<typename Format::V, kRows>& sum) {
   for (int64_t b = 0; b < num_parts; ++b, parts += Format::kExpandedBytes) {
-    ahead.Prefetch();
+    ahead.Prefetch<kPartBytes<Format>>();
     Format::template AddExpanded<kRows>(parts, x, b, sum);
   }
 }
@@ -115,25 +129,25 @@ void TileOf(int64_t rows, const PanelTask& task, const std::byte* panel, int64_t
 }
 
 // All rows of x against num_panels panels. A tile's rows are read once for all of them. next: the panels
-// after these. fresh: nobody has asked for these panels.
+// after these, perhaps another task's. fresh: it may be that nobody has asked for these panels.
 template <typename Format, bool kExpanded>
 void RunTiles(const PanelTask& task, const std::byte* panels, int64_t panel_bytes, int64_t num_panels,
               int64_t column, const std::byte* next, int64_t next_bytes, bool fresh) {
-  constexpr int64_t kPartLines = (Format::kBytes / Format::kParts + 63) / 64;
   const int64_t num_tiles = NumTiles(task.m, Format::kTileRows), num_parts = task.k / 32;
-  const int64_t streaming_tiles = kExpanded || (num_tiles > 1 && !fresh) ? 0 : 1;
+  const int64_t streaming_tiles = !kExpanded && (task.m == 1 || (fresh && num_tiles > 1)) ? 1 : 0;
   const int64_t sharing = (num_tiles - streaming_tiles) * num_panels;
-  const int64_t share = sharing > 0 ? (next_bytes + sharing - 1) / sharing : 0;
-  const int64_t share_lines = (share + 64 * num_parts - 1) / (64 * num_parts);
-  const std::byte* asked = next;
+  const int64_t step = sharing > 0 ? Smaller((next_bytes + sharing * num_parts - 1) / (sharing * num_parts),
+                                             kPartBytes<Format>)
+                                   : 0;
+  const std::byte* asked = step > 0 ? next : panels;
   ForEachTile(task.m, Format::kTileRows, [&](int64_t row, int64_t rows) {
     for (int64_t p = 0; p < num_panels; ++p) {
       WeightsAhead ahead;
       if (row == 0 && streaming_tiles == 1) {
-        ahead = {panels + p * panel_bytes + kStreamAhead, next + next_bytes, kPartLines};
+        ahead = {panels + p * panel_bytes + kStreamAhead, kPartBytes<Format>};
       } else {
-        ahead = {asked, asked + Smaller(share, next + next_bytes - asked), share_lines};
-        asked = ahead.end;
+        ahead = {asked, step};
+        asked += step * num_parts;
       }
       TileOf<Format, kExpanded>(rows, task, panels + p * panel_bytes, row, column + p * kPanelRows, ahead);
     }
@@ -143,7 +157,6 @@ void RunTiles(const PanelTask& task, const std::byte* panels, int64_t panel_byte
 // The only row of x against kPanels panels at once; to the bit what Tile makes of each.
 template <typename Format, int kPanels, int64_t kAhead>
 [[gnu::noinline]] void RowTile(const PanelTask& task, const std::byte* panels, int64_t column) {
-  constexpr int64_t kPartBytes = Format::kBytes / Format::kParts;
   const int64_t num_parts = task.k / 32;
   const typename Format::X* x[1] = {XRow<typename Format::X>(task, 0)};
   Sums<typename Format::V, 1> sum[kPanels];
@@ -157,8 +170,8 @@ template <typename Format, int kPanels, int64_t kAhead>
         const std::byte* block = blocks + i * task.panel_bytes;
         if constexpr (kAhead > 0) {
 #pragma GCC unroll 16
-          for (int64_t at = 0; at < kPartBytes; at += 64) {
-            _mm_prefetch(block + p * kPartBytes + kAhead + at, _MM_HINT_T1);
+          for (int64_t at = 0; at < kPartBytes<Format>; at += 64) {
+            _mm_prefetch(block + p * kPartBytes<Format> + kAhead + at, _MM_HINT_T1);
           }
         }
         Format::template Add<1>(block, p, x, b, sum[i]);
@@ -204,7 +217,7 @@ void RunCodes(const PanelTask& task) {
     const int64_t count = Smaller(panels_at_once, task.num_panels - first);
     const std::byte* panels = task.panels + first * task.panel_bytes;
     const std::byte* next = panels + count * task.panel_bytes;
-    const int64_t next_bytes = Smaller(panels_at_once, task.num_panels - first - count) * task.panel_bytes;
+    const int64_t next_bytes = count * task.panel_bytes;
     if (!expand) {
       RunTiles<Format, false>(task, panels, task.panel_bytes, count, first * kPanelRows, next, next_bytes,
                               first == 0);
