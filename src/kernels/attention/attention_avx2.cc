@@ -18,6 +18,7 @@ namespace {
 constexpr int kSlotsPerThread = 4;  // partial results that wait for their turn to be merged
 constexpr int kTilesPerThread = 8;  // fewer tiles than this: share chunks
 constexpr double kInlineNs = 6000;  // less work than this is not worth a parallel loop
+constexpr double kTileNs = 500;     // of a tile, beside what grows with its tokens
 
 int64_t Floats(int64_t count) {
   return Workspace::Padded(count * int64_t{sizeof(float)}) / int64_t{sizeof(float)};
@@ -62,7 +63,8 @@ class Plan {
       num_parts_ += tiles.num_tiles * params.kv.num_kv_heads * tiles.num_chunks;
       const double rows = static_cast<double>(tiles.num_rows) * params.kv.num_kv_heads;
       const double visible = params.window > 0 ? std::min(params.window, span.kv_len) : span.kv_len;
-      work_ns_ += rows * visible * (params.kv.k_dim + params.kv.v_dim) / 16.0;
+      work_ns_ += rows * visible * (params.kv.k_dim + params.kv.v_dim) / 16.0 +
+                  kTileNs * static_cast<double>(tiles.num_tiles * params.kv.num_kv_heads);
     }
   }
 

@@ -134,9 +134,10 @@ void AppendCodes(const RopeAppendParams& params, int64_t row, int64_t slot, int6
 
 void RopeAppendAvx2(const ExecContext& ctx, const RopeAppendParams& params) {
   const PagedKv& kv = params.kv;
-  const double value_ns = kv.planes == nullptr ? 0.2 : 1.0;
+  // Mostly the wait for columns that other threads computed: eight tokens of SmolLM2's shape take a thread 4 to 7 us (Zen 4).
+  const double value_ns = kv.planes == nullptr ? 0.7 : 1.0;
   const double token_ns =
-      0.2 * params.num_q_heads * params.rope_dim + value_ns * kv.num_kv_heads * (kv.k_dim + kv.v_dim);
+      0.7 * params.num_q_heads * params.rope_dim + value_ns * kv.num_kv_heads * (kv.k_dim + kv.v_dim);
   ForEachToken(ctx, params.spans, token_ns, [&](int64_t row, int64_t slot, int64_t position) {
     for (int32_t head = 0; head < params.num_q_heads; ++head) {
       float* q = params.q + row * params.q_token_stride + head * params.q_head_stride + params.q_rope_offset;

@@ -23,7 +23,7 @@ void SwiGluAvx2(const ExecContext& ctx, const SwiGluParams& params) {
   // Ranges of whole rows when there are many, else of pieces of the rows.
   constexpr int64_t kPiece = 1024;
   const int64_t pieces = (params.dim + kPiece - 1) / kPiece;
-  ParallelRanges(ctx, params.m * pieces, 0.6 * kPiece, [&](int64_t begin, int64_t end, int) {
+  ParallelRanges(ctx, params.m * pieces, 0.7 * kPiece, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item / pieces, from = item % pieces * kPiece;
       const int64_t to = std::min(from + kPiece, params.dim);
