@@ -1,0 +1,10 @@
+// How this CPU fetches ahead what is read in order.
+#pragma once
+
+namespace cachalot {
+
+// Whether a core reads fastest as one stream that the processor itself follows (AMD from Zen 4 on; later ones are taken
+// to be alike). What is best elsewhere: kernels/matmul/codes_tile.h.
+bool FollowsOneStream();
+
+}  // namespace cachalot
