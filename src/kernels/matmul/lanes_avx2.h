@@ -54,6 +54,12 @@ struct Avx2Lanes {
     return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
              _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))}};
   }
+  static F32 FromU8(const uint8_t* p) {
+    const __m128i* from = reinterpret_cast<const __m128i*>(p);
+    const __m128i* behind = reinterpret_cast<const __m128i*>(p + 8);
+    return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from))),
+             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(behind)))}};
+  }
   static F32 FromI8(__m128i bytes) {
     return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
              _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))}};

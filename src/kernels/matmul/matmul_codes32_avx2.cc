@@ -91,6 +91,50 @@ struct Codes32 : Layout {
   }
 };
 
+// Q4_K and Q5_K: one row takes a block's scales and minima apart for all parts together.
+template <int kBits>
+struct CodesK32 : Codes32<QuantK32<kBits>> {
+  using Layout = QuantK32<kBits>;
+  using Base = Codes32<Layout>;
+  using V = Avx2Lanes;
+  using X = typename Base::X;
+
+  struct RowBlock {
+    alignas(32) uint8_t scales[8 * 16];
+    alignas(32) uint8_t mins[8 * 16];
+    F32 d, minus_dmin;
+
+    [[gnu::always_inline]] explicit RowBlock(const std::byte* block)
+        : d(V::LoadF16(block)), minus_dmin(V::Negate(V::LoadF16(block + 32))) {
+      // Parts 2j and 2j + 1: their high bits stand in one group of 16 bytes, the second's four bits further up.
+      const __m256i left = _mm256_setr_epi32(4, 4, 4, 4, 0, 0, 0, 0), high_bits = _mm256_set1_epi8(0x30);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        const __m256i low = V::LoadBytes(block + 64 + j * 32);
+        const __m256i high =
+            _mm256_sllv_epi32(_mm256_broadcastsi128_si256(Load16(block + 64 + 128 + j * 16)), left);
+        const __m256i min_high = _mm256_and_si256(V::Right(high, 2), high_bits);
+        Store(scales + j * 32, V::Or(V::And(low, 15), _mm256_and_si256(high, high_bits)));
+        Store(mins + j * 32, V::Or(V::And(V::Right(low, 4), 15), min_high));
+      }
+    }
+
+   private:
+    static void Store(uint8_t* to, __m256i v) { _mm256_store_si256(reinterpret_cast<__m256i*>(to), v); }
+  };
+
+  [[gnu::always_inline]] static void AddOfRow(const RowBlock& row, const std::byte* block, int p,
+                                              const X* const* x, int64_t b, Sums<V, 1>& sum) {
+    Base::template AddPart<1>(
+        [&](int s, int half) __attribute__((always_inline)) {
+          return Codes<V, kBits>(Layout::CodesOf(block, p) + half * 32, s);
+        },
+        [&]() __attribute__((always_inline)) { return V::Mul(row.d, V::FromU8(row.scales + p * 16)); },
+        [&]() __attribute__((always_inline)) { return V::Mul(row.minus_dmin, V::FromU8(row.mins + p * 16)); },
+        x, b, sum);
+  }
+};
+
 // --- Signed bytes. ---
 
 struct Q8_0 : BlockQ8_0 {
@@ -196,8 +240,8 @@ constexpr PanelKernel kKernels[] = {
     {DType::kQ5_0, Isa::kAvx2, RunCodes<Codes32<BlockQ5_0>>, QuantizeCentred<4>, sizeof(XBlock)},
     {DType::kQ5_1, Isa::kAvx2, RunCodes<Codes32<BlockQ5_1>>, QuantizeForQ5, sizeof(XBlockWide)},
     {DType::kIQ4_NL, Isa::kAvx2, RunCodes<Levels32<BlockIQ4_NL>>, QuantizePlain, sizeof(XBlock16)},
-    {DType::kQ4_K, Isa::kAvx2, RunCodes<Codes32<BlockQ4_K>>, QuantizeWithSum, sizeof(XBlock)},
-    {DType::kQ5_K, Isa::kAvx2, RunCodes<Codes32<BlockQ5_K>>, QuantizeForQ5, sizeof(XBlockWide)},
+    {DType::kQ4_K, Isa::kAvx2, RunCodes<CodesK32<4>>, QuantizeWithSum, sizeof(XBlock)},
+    {DType::kQ5_K, Isa::kAvx2, RunCodes<CodesK32<5>>, QuantizeForQ5, sizeof(XBlockWide)},
     {DType::kIQ4_XS, Isa::kAvx2, RunCodes<Levels32<BlockIQ4_XS>>, QuantizePlain, sizeof(XBlock16)},
 };
 
