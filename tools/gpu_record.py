@@ -150,18 +150,31 @@ def run(folder: Path, args) -> int:
     return max(abs(result["exit"]) for result in results.values())
 
 
+def only_on_cpus(names: set) -> set:
+    """Those of `names` that are for a CPU's instruction set, by their own names or by those of all that include them."""
+    includers = {}
+    for path in code_files():
+        for header in re.findall(r'#include "([^"]+)"', (ROOT / path).read_text()):
+            includers.setdefault("src/" + header, set()).add(path)
+
+    def of_cpus(name: str) -> bool:
+        return bool(re.search("_(avx2|avx512|amx)[._]", name)) or (name in includers and all(map(of_cpus, includers[name])))
+
+    return set(filter(of_cpus, names))
+
+
 def check() -> int:
     if not RECORD.exists():
         print("no GPU run is recorded")
         return 0
-    record = json.loads(RECORD.read_text())
-    same = record["code"] == code_hash()
-    state = "of this code" if same else f"OLDER than the code (it is of {record['code']}, this is {code_hash()})"
+    record, now = json.loads(RECORD.read_text()), code_files()
+    changed = {name for name in record["files"].keys() | now.keys() if record["files"].get(name) != now.get(name)}
+    cpus = only_on_cpus(changed)
+    state = "of this code" if not changed else "of this code but for files that only CPUs run" if changed == cpus else \
+        f"OLDER than the code (it is of {record['code']}, this is {code_hash()})"
     print(f"the recorded GPU run ({record['date']}, {record['card']}) is {state}")
-    now = code_files()
-    for name in sorted(record["files"].keys() | now.keys()):
-        if record["files"].get(name) != now.get(name):
-            print(f"  changed since: {name}" + (" (only CPUs run it)" if re.search("_(avx2|avx512|amx)[._]", name) else ""))
+    for name in sorted(changed):
+        print(f"  changed since: {name}" + (" (CPUs only)" if name in cpus else ""))
     for name, result in record["results"].items():
         print(f"  {name}: " + ", ".join(f"{key} {value}" for key, value in result.items() if key != "seconds"))
     return 0
