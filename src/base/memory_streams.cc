@@ -4,6 +4,8 @@
 #include <cpuid.h>
 #endif
 
+#include <atomic>
+
 namespace cachalot {
 namespace {
 
@@ -20,11 +22,19 @@ bool IsZen4OrLater() {
 #endif
 }
 
+std::atomic<bool>& Follows() {
+  static std::atomic<bool> follows = IsZen4OrLater();
+  return follows;
+}
+
 }  // namespace
 
 bool FollowsOneStream() {
-  static const bool follows = IsZen4OrLater();
-  return follows;
+  return Follows().load(std::memory_order_relaxed);
+}
+
+bool SetFollowsOneStreamForTesting(bool follows) {
+  return Follows().exchange(follows);
 }
 
 }  // namespace cachalot

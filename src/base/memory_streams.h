@@ -7,4 +7,7 @@ namespace cachalot {
 // to be alike). What is best elsewhere: kernels/matmul/codes_tile.h.
 bool FollowsOneStream();
 
+// Says so (or not) from now on, for tests of the kernels on any CPU; returns what was said before.
+bool SetFollowsOneStreamForTesting(bool follows);
+
 }  // namespace cachalot

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/memory_streams.h"
 #include "kernels/matmul/matmul_testing.h"
 #include "quant/block_codes.h"
 #include "tensor/float_convert.h"
@@ -194,6 +195,29 @@ TEST(Matmul, ARowHasTheSameBitsInAnyBatch) {
       }
     }
   }
+}
+
+// One row reads its panels as the CPU at hand likes it: either way gives the same bits.
+TEST(Matmul, ARowHasTheSameBitsAsOneStreamAndAsSeveral) {
+  TestRng rng(7);
+  const bool as_it_is = SetFollowsOneStreamForTesting(false);
+  for (const QuantFormat& format : AllQuantFormats()) {
+    for (int64_t n : {16, 89, 200}) {
+      const int64_t k = WholeBlocks(format.dtype, 1696);
+      const TestWeight w(format.dtype, n, k, 9);
+      const std::vector<float> x = rng.NormalVector(k);
+      for (Isa isa : FastIsas()) {
+        const PackedMatrix weight = w.Pack(isa);
+        TestContext ctx(isa, 1);
+        SetFollowsOneStreamForTesting(false);
+        const std::vector<float> several = Product(ctx, weight, x.data(), 1);
+        SetFollowsOneStreamForTesting(true);
+        EXPECT_EQ(FirstBitDifference(Product(ctx, weight, x.data(), 1), several), "")
+            << IsaName(isa) << " " << DTypeName(format.dtype) << " n=" << n;
+      }
+    }
+  }
+  SetFollowsOneStreamForTesting(as_it_is);
 }
 
 // The order of operations on an output is written once for all instruction sets (matmul/tile.h).
