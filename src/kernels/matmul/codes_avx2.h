@@ -130,6 +130,60 @@ template <int kRows, typename Code>
   }
 }
 
+// The same for four rows where the bytes stand in memory, quad s at codes + s * 64. Written out: for GCC's order and
+// choice of registers a row and block take half a cycle of 24 more (Zen 4).
+[[gnu::always_inline]] inline void DotBytes4(const std::byte* codes, const XBlock16* const* x, int64_t b,
+                                             Dots<4>& sum) {
+  const XBlock16 *x0 = x[0] + b, *x1 = x[1] + b, *x2 = x[2] + b, *x3 = x[3] + b;
+  const auto& all_codes = *reinterpret_cast<const std::byte(*)[512]>(codes);
+  __m256i w0, w1, t, u;
+  // clang-format off
+// Words of w: the low or the high bytes of a quad's pairs.
+#define CACHALOT_LOW(at)                 \
+  "vmovdqu " at "(%[codes]), %[w0]\n"    \
+  "vpsllw $8, %[w0], %[w0]\n"            \
+  "vmovdqu " at "+32(%[codes]), %[w1]\n" \
+  "vpsllw $8, %[w1], %[w1]\n"            \
+  "vpsraw $8, %[w0], %[w0]\n"            \
+  "vpsraw $8, %[w1], %[w1]\n"
+#define CACHALOT_HIGH(at)                \
+  "vmovdqu " at "(%[codes]), %[w0]\n"    \
+  "vmovdqu " at "+32(%[codes]), %[w1]\n" \
+  "vpsraw $8, %[w0], %[w0]\n"            \
+  "vpsraw $8, %[w1], %[w1]\n"
+// Row i's pair of x times them: the start of its sums, or added to them.
+#define CACHALOT_START(i, at)                   \
+  "vbroadcastss " at "(%[x" #i "]), %[t]\n"     \
+  "vpmaddwd %[t], %[w0], %[a" #i "]\n"          \
+  "vpmaddwd %[t], %[w1], %[b" #i "]\n"
+#define CACHALOT_ADD(i, at)                     \
+  "vbroadcastss " at "(%[x" #i "]), %[t]\n"     \
+  "vpmaddwd %[t], %[w0], %[u]\n"                \
+  "vpmaddwd %[t], %[w1], %[t]\n"                \
+  "vpaddd %[u], %[a" #i "], %[a" #i "]\n"       \
+  "vpaddd %[t], %[b" #i "], %[b" #i "]\n"
+#define CACHALOT_ROWS(op, at) op(0, at) op(1, at) op(2, at) op(3, at)
+#define CACHALOT_QUAD(s, op)                          \
+  CACHALOT_LOW(#s "*64") CACHALOT_ROWS(op, #s "*8")   \
+  CACHALOT_HIGH(#s "*64") CACHALOT_ROWS(CACHALOT_ADD, #s "*8+4")
+  asm(CACHALOT_QUAD(0, CACHALOT_START)
+      CACHALOT_QUAD(1, CACHALOT_ADD) CACHALOT_QUAD(2, CACHALOT_ADD) CACHALOT_QUAD(3, CACHALOT_ADD)
+      CACHALOT_QUAD(4, CACHALOT_ADD) CACHALOT_QUAD(5, CACHALOT_ADD) CACHALOT_QUAD(6, CACHALOT_ADD)
+      CACHALOT_QUAD(7, CACHALOT_ADD)
+      : [a0] "=&x"(sum[0][0]), [b0] "=&x"(sum[0][1]), [a1] "=&x"(sum[1][0]), [b1] "=&x"(sum[1][1]),
+        [a2] "=&x"(sum[2][0]), [b2] "=&x"(sum[2][1]), [a3] "=&x"(sum[3][0]), [b3] "=&x"(sum[3][1]),
+        [w0] "=&x"(w0), [w1] "=&x"(w1), [t] "=&x"(t), [u] "=&x"(u)
+      : [codes] "r"(codes), [x0] "r"(x0), [x1] "r"(x1), [x2] "r"(x2), [x3] "r"(x3),
+        "m"(all_codes), "m"(x0->q), "m"(x1->q), "m"(x2->q), "m"(x3->q));
+#undef CACHALOT_QUAD
+#undef CACHALOT_ROWS
+#undef CACHALOT_ADD
+#undef CACHALOT_START
+#undef CACHALOT_HIGH
+#undef CACHALOT_LOW
+  // clang-format on
+}
+
 // sum += dots * (scale * x's scale).
 template <int kRows, typename X>
 [[gnu::always_inline]] inline void AddScaled(const Dots<kRows>& dots, const F32& scale, const X* const* x,

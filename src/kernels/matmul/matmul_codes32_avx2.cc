@@ -147,10 +147,14 @@ struct Q8_0 : BlockQ8_0 {
   [[gnu::always_inline]] static void Add(const std::byte* block, int, const X* const* x, int64_t b,
                                          Sums<V, kRows>& sum) {
     Dots<kRows> dots;
-    DotSigned<kRows>(
-        [&](int s, int half)
-            __attribute__((always_inline)) { return V::LoadBytes(block + 32 + s * 64 + half * 32); },
-        x, b, dots);
+    if constexpr (kRows == 4) {
+      DotBytes4(block + 32, x, b, dots);
+    } else {
+      DotSigned<kRows>(
+          [&](int s, int half)
+              __attribute__((always_inline)) { return V::LoadBytes(block + 32 + s * 64 + half * 32); },
+          x, b, dots);
+    }
     AddScaled<kRows>(dots, Scale<V>(block, 0), x, b, sum);
   }
 };
