@@ -1,5 +1,6 @@
 // cachalot chat: a conversation in the terminal. Ctrl-C stops the answer, not the program.
 #include <algorithm>
+#include <optional>
 
 #include "base/file.h"
 #include "cli/answer_flags.h"
@@ -66,6 +67,7 @@ class Chat {
   // The exit code, or what ended the chat.
   Result<int> Loop() {
     if (editor_.is_terminal()) {
+      editor_.TakeInterrupts(&stop_.emplace());
       Note(
           fmt::format("{}, context {} tokens. /help lists the commands.\n", flags_.model.Place(), Context()));
     }
@@ -198,7 +200,8 @@ class Chat {
     const auto prompt_tokens = static_cast<int64_t>(request.prompt_ids.size());
     std::vector<int32_t> tokens = request.prompt_ids;
 
-    const StopOnInterrupt stop;
+    std::optional<StopOnInterrupt> own;
+    const StopOnInterrupt& stop = stop_ ? *stop_ : own.emplace();
     AnswerPrinter printer(&output_, prompt.format, flags_.answer.mode(), UseColor(flags_.model.color, 1));
     auto answer = session_.Generate(
         std::move(request),
@@ -216,6 +219,7 @@ class Chat {
     RETURN_IF_ERROR(printer.Finish());
     if (answer->text.empty()) RETURN_IF_ERROR(output_.Write("\n"));
     if (answer->interrupted) Note("(stopped)\n");
+    if (answer->interrupted && stop_) stop_->Clear();
     if (answer->reason == FinishReason::kLength && wanted < 0) Note("(the context is full)\n");
     conversation_.SetAnswer(printer.answer());
     tokens_ = std::move(tokens);
@@ -228,6 +232,7 @@ class Chat {
   Session& session_;
   Output& output_;
   const bool color_;
+  std::optional<StopOnInterrupt> stop_;  // in a terminal: also just before an answer and just behind it Ctrl-C does not end the program
   LineEditor editor_;
   Conversation conversation_;
   std::vector<int32_t> tokens_;  // of the last prompt and its answer

@@ -32,8 +32,8 @@ class RawMode {
   }
   ~RawMode() {
     if (!active_) return;
-    PrintNote(kPasteOff);
     ::tcsetattr(STDIN_FILENO, TCSADRAIN, &saved_);
+    PrintNote(kPasteOff);
   }
   RawMode(const RawMode&) = delete;
   RawMode& operator=(const RawMode&) = delete;
@@ -314,6 +314,12 @@ bool LineEditor::Apply(Key key, const std::string& text) {
 
 LineEditor::Outcome LineEditor::Edit(std::string_view prompt, std::string* line) {
   const RawMode raw;
+  // From here on Ctrl-C is a key.
+  if (stop_ != nullptr && stop_->interrupted()) {
+    stop_->Clear();
+    line->clear();
+    return Outcome::kInterrupted;
+  }
   KeyDecoder keys(ReadByte);
   buffer_.Clear();
   cursor_row_ = 0;

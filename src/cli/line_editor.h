@@ -55,6 +55,8 @@ class KeyDecoder {
   NextByte next_;
 };
 
+class StopOnInterrupt;
+
 class LineEditor {
  public:
   enum class Outcome { kLine, kEndOfFile, kInterrupted };
@@ -63,6 +65,8 @@ class LineEditor {
   LineEditor();
 
   bool is_terminal() const { return is_terminal_; }
+  // A Ctrl-C that came when no line was read, and that nobody has cleared, ends the next one. `stop` outlives this.
+  void TakeInterrupts(StopOnInterrupt* stop) { stop_ = stop; }
   // `prompt` is shown on a terminal only; it may hold colour sequences.
   Outcome Read(std::string_view prompt, std::string* line);
   void Remember(const std::string& line) { buffer_.Remember(line); }
@@ -75,6 +79,7 @@ class LineEditor {
   void Refresh(std::string_view prompt);
 
   bool is_terminal_;
+  StopOnInterrupt* stop_ = nullptr;
   EditBuffer buffer_;
   int cursor_row_ = 0;   // of the terminal cursor, below the prompt's row
   std::string pending_;  // read but not yet handed out (no terminal)

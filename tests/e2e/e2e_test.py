@@ -608,7 +608,7 @@ class Chatting(unittest.TestCase):
         seen = b""
 
         def wait_for(text, after=0):
-            """The place behind the text, or behind the first of several to come; behind no text: until there is so much."""
+            """The place behind the text, or behind the first of several to come."""
             nonlocal seen
             texts = text if isinstance(text, tuple) else (text,)
             end = time.monotonic() + TIMEOUT
@@ -629,10 +629,9 @@ class Chatting(unittest.TestCase):
             # Stops the answer and not the program. Where the answer was over before the key came, another is asked for.
             while True:
                 os.write(master, b"taneba\r")
-                at = wait_for(b"\n", at)
-                wait_for(b"", at + 1)  # it has begun
+                at = wait_for(b"\x1b[?2004l", wait_for(b"> taneba", at))  # the prompt is left
                 os.write(master, b"\x03")
-                at = wait_for((b"(stopped)", b"once more"), at)
+                at = wait_for((b"(stopped)", b"\x1b[?2004h"), at)  # or the next one has come
                 stopped = seen[:at].endswith(b"(stopped)")
                 at = wait_for(b"> ", at)
                 if stopped:
