@@ -11,10 +11,10 @@ namespace cachalot {
 
 struct DummyRequest {
   std::string spec;
-  int32_t layers = 0;  // 0: the model's own
-  std::string type;    // "": the spec's own
-  std::string vocab;   // a GGUF file or a folder to take the vocabulary from; "": a generated one
-  std::string out;     // *.gguf is a file, anything else a folder
+  int32_t layers = 0;      // 0: the model's own
+  std::string type = {};   // "": the spec's own
+  std::string vocab = {};  // a GGUF file or a folder to take the vocabulary from; "": a generated one
+  std::string out;         // *.gguf is a file, anything else a folder
 };
 
 struct DummyReport {

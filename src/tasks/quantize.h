@@ -16,8 +16,8 @@ namespace cachalot {
 struct QuantizeRequest {
   std::string in;                 // a GGUF file, or a folder with config.json and safetensors files
   std::string out;
-  QuantizeChoices choices;
-  std::string importance;         // a file, or ""
+  QuantizeChoices choices = {};
+  std::string importance = {};    // a file, or ""
   bool allow_requantize = false;  // values that have been quantised before, of which some quality is gone
   int32_t num_threads = 0;        // 0: as many as physical cores
 };
