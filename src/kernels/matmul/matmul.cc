@@ -1,7 +1,6 @@
 #include "kernels/matmul/matmul.h"
 
 #include <algorithm>
-#include <atomic>
 #include <initializer_list>
 #include <thread>
 
@@ -59,46 +58,11 @@ int64_t XRowBytes(int64_t k, int64_t block_bytes) {
 }
 
 struct QuantizedX {
-  std::byte* rows = nullptr;  // null: the kernels read F32
-  int64_t row_bytes = 0;
-  // The groups read the same x through their lists, so its rows are quantised where they stand; else row j
+  const std::byte* rows = nullptr;  // null: the kernels read F32
+  // The groups read the same x through their lists, so its rows were quantised where they stand; else row j
   // of the groups' rows one after the other is rows + j * row_bytes.
   bool shared = false;
-  const float* x = nullptr;  // if shared
-  int64_t x_stride = 0;
-  int64_t num_left = 0;  // shared rows 0 .. num_left - 1, which is all of them, are still to be quantised
-
-  void QuantizeShared(const PanelKernel& kernel, int64_t k, int64_t row) const {
-    kernel.quantize(x + row * x_stride, k, rows + row * row_bytes);
-  }
-};
-
-// The rows that are left, which the threads of the matmul's own loop quantise before their first tasks: so
-// few that a loop for them alone would cost about as much as it saves.
-class RowsLeft {
- public:
-  explicit RowsLeft(int64_t count) : count_(count) {}
-
-  // Returns when all rows are done. A thread waits only for rows that another has begun.
-  template <typename Fn>
-  void Finish(Fn&& quantize) {
-    if (done_.load(std::memory_order_acquire) >= count_) return;
-    while (next_.load(std::memory_order_relaxed) < count_) {
-      const int64_t row = next_.fetch_add(1, std::memory_order_relaxed);
-      if (row >= count_) break;
-      quantize(row);
-      done_.fetch_add(1, std::memory_order_release);
-    }
-    constexpr int kSpins = 1 << 14;  // after that the other thread has probably lost its processor
-    for (int i = 0; done_.load(std::memory_order_acquire) < count_; ++i) {
-      if (i >= kSpins) std::this_thread::yield();
-    }
-  }
-
- private:
-  const int64_t count_;
-  alignas(64) std::atomic<int64_t> next_{0};
-  alignas(64) std::atomic<int64_t> done_{0};
+  int64_t row_bytes = 0;
 };
 
 // The number of rows of x that the groups reach, if they all read one x; else 0.
@@ -131,22 +95,16 @@ QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const Panel
   const int64_t shared_rows = SharedRows(call.groups);
   out.shared = shared_rows > 0 && shared_rows <= total;
   const int64_t num_rows = out.shared ? shared_rows : total;
-  out.rows = ctx.workspace->TakeBytes(num_rows * out.row_bytes);
+  std::byte* rows = ctx.workspace->TakeBytes(num_rows * out.row_bytes);
+  out.rows = rows;
   const double row_ns = static_cast<double>(k) * 0.45;
   if (out.shared) {
-    constexpr int64_t kMostInTheMatmulsLoop = 64;
-    out.x = first->x;
-    out.x_stride = first->x_stride;
-    if (num_rows > 1 && num_rows <= kMostInTheMatmulsLoop && ctx.pool->num_threads() > 1) {
-      out.num_left = num_rows;
-      return out;
-    }
     ParallelRanges(ctx, num_rows, row_ns, [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) out.QuantizeShared(kernel, k, i);
+      for (int64_t i = begin; i < end; ++i)
+        kernel.quantize(first->x + i * first->x_stride, k, rows + i * out.row_bytes);
     });
     return out;
   }
-  std::byte* rows = out.rows;
   for (const MatmulGroup& group : call.groups) {
     ParallelRanges(ctx, group.m, row_ns, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
@@ -193,9 +151,7 @@ void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel
     num_rows += group.m;
   }
   const int64_t per_task = PanelsPerTask(num_panels, panel_bytes, shape.k, num_groups, num_rows, num_threads);
-  RowsLeft rows_left(quantized.num_left);
   ctx.pool->ParallelFor((num_panels + per_task - 1) / per_task, [&](int64_t index, int thread_idx) {
-    rows_left.Finish([&](int64_t row) { quantized.QuantizeShared(kernel, shape.k, row); });
     const int64_t first_panel = index * per_task, first_column = first_panel * kPanelRows;
     const int64_t panels = std::min(per_task, num_panels - first_panel);
     const std::byte* quantized_rows = quantized.rows;
