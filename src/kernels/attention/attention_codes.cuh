@@ -3,6 +3,7 @@
 
 #include <cfloat>
 
+#include "device/cuda/cuda_exec.h"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/common/cuda_kv_codes.h"
 
