@@ -119,8 +119,7 @@ struct SharedQueries<F, true> {
 template <typename F>
 struct SharedQueries<F, false> {
   static constexpr int kPitch = F::kDim + 8;   // values
-  alignas(16) __half high[kCodeRows][kPitch];
-  alignas(16) __half rest[kCodeRows][kPitch];
+  alignas(16) __half values[kCodeRows][kPitch];  // of F16, in units of the row's largest power of two
   float factors[kCodeRows];
 };
 
@@ -204,9 +203,7 @@ __device__ __forceinline__ void StoreQueryRow(const AttentionParams& p, const Co
 #pragma unroll
     for (int i = 0; i < kValues; i += 2) {
       const float a = finite ? x[i] * inverse : 0.0f, b = finite ? x[i + 1] * inverse : 0.0f;
-      const uint32_t rounded = Pack2(a, b, __half{});
-      *reinterpret_cast<uint32_t*>(&shared->high[r][lane * kValues + i]) = rounded;
-      *reinterpret_cast<uint32_t*>(&shared->rest[r][lane * kValues + i]) = PackRest2(a, b, rounded, __half{});
+      *reinterpret_cast<uint32_t*>(&shared->values[r][lane * kValues + i]) = Pack2(a, b, __half{});
     }
     if (lane == 0) shared->factors[r] = !finite ? CUDART_NAN_F : largest == 0 ? 1.0f : __uint_as_float(exponent << 23) * factor;
   }
@@ -223,8 +220,7 @@ struct CodeQueries<F, true> {
 };
 template <typename F>
 struct CodeQueries<F, false> {
-  uint32_t high[F::kDim / 16][4];
-  uint32_t rest[F::kDim / 16][4];
+  uint32_t values[F::kDim / 16][4];
   float factor[2];
 };
 
@@ -252,8 +248,7 @@ __device__ __forceinline__ void LoadQueries(const SharedQueries<F>& shared, Code
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int at = F::Key::MainOffset(quad, w) + 2 * half;
-          q->high[w][2 * half + r] = LoadSharedWord(&shared.high[row][at]);
-          q->rest[w][2 * half + r] = LoadSharedWord(&shared.rest[row][at]);
+          q->values[w][2 * half + r] = LoadSharedWord(&shared.values[row][at]);
         }
       }
     }
@@ -417,8 +412,7 @@ __device__ __forceinline__ void Scores(const RunCodes<F>& codes, const CodeQueri
 #pragma unroll
       for (int w = 0; w < Key::kWords; ++w) {
         const uint32_t b0 = HalvesOfE4M3(codes.key[tile][w], false), b1 = HalvesOfE4M3(codes.key[tile][w], true);
-        Mma(sum, q.high[w], b0, b1, __half{});
-        Mma(sum, q.rest[w], b0, b1, __half{});
+        Mma(sum, q.values[w], b0, b1, __half{});
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[tile][c] = sum[c] * scale(c, 0);

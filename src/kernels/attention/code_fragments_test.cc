@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/attention/latent_tile.h"
 #include "kernels/common/testing.h"
 #include "quant/fp8_e4m3.h"
 #include "quant/kv_format.h"
@@ -198,6 +199,77 @@ TEST(CodeFragments, ValuesAreThoseOfTheCodes) {
   CheckValues<KvCode::kE4M3, 64>();
   CheckValues<KvCode::kInt4, 128>();
   CheckValues<KvCode::kInt4, 64>();
+}
+
+// A tile of latents taken apart by the 128 threads of a warpgroup is what the codes stand for, every value once; and eight threads in a
+// row write to different banks.
+template <KvCode kCode>
+void CheckLatents(int group) {
+  using Code = LatentCode<kCode>;
+  const KvPlanes planes = PlanKvPlanes({.key = kCode, .value = kCode, .latent_group = group, .rotate = true},
+                                       {kLatentDim + kExactDim, kLatentDim, kExactDim, true}, kLatentTokens);
+  ASSERT_EQ(planes.key.main_row, Code::kRowBytes);
+  ASSERT_EQ(planes.key.high_row, Code::kHighRowBytes);
+  std::vector<std::byte> region(static_cast<size_t>(planes.head_bytes));
+  TestRng rng(static_cast<uint64_t>(kCode));
+  for (int t = 0; t < kLatentTokens; ++t) {
+    std::vector<float> key = rng.NormalVector(kLatentDim + kExactDim);
+    EncodeKvKey(planes, nullptr, key.data(), region.data(), t);
+  }
+  const int groups = planes.key.coding.num_groups();
+  std::vector<int> seen(kLatentTokens * kLatentDim), exact_seen(kLatentTokens * kExactDim / 8);
+  std::vector<std::vector<float>> stored(kLatentTokens, std::vector<float>(kLatentDim));
+  for (int t = 0; t < kLatentTokens; ++t) DecodeKvRows(planes.key, region.data(), t, stored[static_cast<size_t>(t)].data());
+  for (int thread = 0; thread < 128; ++thread) {
+    for (int run = 0; run < kLatentRuns; ++run) {
+      const int token = run * kRunTokens + LatentTokenOf(thread);
+      ++exact_seen[static_cast<size_t>((run * kRunTokens + ExactTokenOf(thread)) * (kExactDim / 8) + ExactPieceOf(thread))];
+      for (int half = 0; half < 2; ++half) {
+        const int unit = LatentUnitOf(thread, half);
+        uint32_t main[Code::kWords], high[2] = {};
+        for (int w = 0; w < Code::kWords; ++w) main[w] = WordAt(region.data() + planes.key.main + token * Code::kRowBytes + unit * Code::kUnitBytes + 4 * w);
+        for (int w = 0; w < Code::kHighWords; ++w) high[w] = WordAt(region.data() + planes.key.high + token * Code::kHighRowBytes + unit * 8 + 4 * w);
+        const float scale = BF16ToF32(HalfWordAt(region.data() + planes.key.scales + (token * groups + unit * groups / kLatentRowUnits) * 2));
+        for (int i = 0; i < 8; ++i) {
+          const uint32_t bytes = Code::BytesOf(main, high, i);
+          for (int c = 0; c < 4; ++c) {
+            float code;
+            if constexpr (kCode == KvCode::kE4M3) {
+              code = FP8E4M3ToF32(static_cast<uint8_t>(bytes >> (8 * c)));
+            } else {
+              const uint32_t pair = Code::HalfPair(bytes, c / 2 != 0) >> (16 * (c % 2));
+              code = F16ToF32(static_cast<uint16_t>(pair)) - F16ToF32(static_cast<uint16_t>(Code::kOffset));
+            }
+            const int d = unit * kKvUnit + 4 * i + c;
+            ++seen[static_cast<size_t>(token * kLatentDim + d)];
+            ASSERT_EQ(code * Code::kStep * scale, stored[static_cast<size_t>(token)][static_cast<size_t>(d)])
+                << "token " << token << " value " << d << " code " << static_cast<int>(kCode);
+          }
+        }
+      }
+    }
+  }
+  for (int n : seen) ASSERT_EQ(n, 1);
+  for (int n : exact_seen) ASSERT_EQ(n, 1);
+  for (int first = 0; first < 128; first += 8) {
+    for (int half = 0; half < 2; ++half) {
+      int banks = 0, exact_banks = 0;
+      for (int thread = first; thread < first + 8; ++thread) {
+        banks |= 1 << (LatentUnitOf(thread, half) * 4 % 8 ^ (LatentTokenOf(thread) & 7));
+        exact_banks |= 1 << (ExactPieceOf(thread) ^ (ExactTokenOf(thread) & 7));
+      }
+      EXPECT_EQ(banks, 0xff);
+      EXPECT_EQ(exact_banks, 0xff);
+    }
+  }
+}
+
+TEST(CodeFragments, LatentsAreThoseOfTheCodes) {
+  CheckLatents<KvCode::kInt8>(128);
+  CheckLatents<KvCode::kInt6>(64);
+  CheckLatents<KvCode::kInt4>(32);
+  CheckLatents<KvCode::kE4M3>(128);
+  CheckLatents<KvCode::kInt6>(0);
 }
 
 }  // namespace
