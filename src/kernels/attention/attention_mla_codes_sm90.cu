@@ -1,11 +1,11 @@
 // Absorbed MLA over a quantised latent cache (512 coded values and 64 of BF16) on wgmma, in the shape of attention_mla_sm90.cu: tiles of 64
-// rows, or of 32 with their rests, 64 tokens a stage, two stages. The second warpgroup takes the codes apart, once for all heads: while the
-// first makes scores and weights of one stage it writes the next one's F16 values, whose codes have been in its registers since the last
-// round; then it asks for those behind and both sum values.
+// rows, or of 32 with their rests, 64 tokens a stage, two stages. A third warpgroup takes the codes apart, once for all heads: while the
+// others attend one stage it writes the F16 values of the next, whose codes have been on their way to its registers since the last round,
+// and asks for those behind.
 //
 // Bound (k6v8): 528 bytes a token, 64 tokens at 18.6 bytes a clock are 1,820 clocks; tensor cores 36 wgmma of 32 clocks and 4 of 256, 2,180
 // clocks for any number of rows up to 64, so above memory's; taking codes apart about 2,700 instructions of a warpgroup, 680 clocks
-// beside the scores.
+// beside the others.
 //
 // F16 holds latents of any size: a tile's values are divided by a power of two, the largest so far of its item, that puts the largest
 // scale into [1, 2) and the exact part below 2^15. Scores and sums are multiplied by it again.
@@ -28,8 +28,13 @@ namespace cachalot {
 namespace {
 
 constexpr int kGroup = 128;  // threads of a warpgroup
-constexpr int kThreads = 2 * kGroup;
-constexpr int kWarps = kThreads / 32;
+constexpr int kConsumerThreads = 2 * kGroup;
+constexpr int kThreads = kConsumerThreads + kGroup;
+constexpr int kWarps = kConsumerThreads / 32;
+// Of a thread. The block has what it began with: as many as may be for each thread alike, in eights.
+constexpr int kBlockRegisters = 65536 / kThreads / 8 * 8 * kThreads;
+constexpr int kConsumerRegisters = 192, kCopierRegisters = 120;
+static_assert(kConsumerThreads * kConsumerRegisters + kGroup * kCopierRegisters <= kBlockRegisters);
 constexpr int kRows = kMlaTileRows;
 constexpr int kRests = kMlaPreciseRows;  // where the rests of row r lie: kRests + r
 constexpr int kKeyDim = kLatentDim + kExactDim;
@@ -53,18 +58,22 @@ struct Shared {
   float factors[kRows];
   float sums[kRows];            // of weights
   int units[2];                 // exponent of a stage's power of two
-  int most[4];                  // of a warp of the second group
+  int most[4];                  // of a warp of the third group
 };
 static_assert(sizeof(Shared) <= 227 * 1024 && kRows == kTokens && 2 * kRests == kRows);
 
-// The threads of one warpgroup; where one meets both do (attention_mla_sm90.cu).
+// The threads of one warpgroup.
 __device__ __forceinline__ void MeetGroup(int group) {
   if (group == 0) {
     asm volatile("bar.sync 1, %0;\n" ::"n"(kGroup) : "memory");
-  } else {
+  } else if (group == 1) {
     asm volatile("bar.sync 2, %0;\n" ::"n"(kGroup) : "memory");
+  } else {
+    asm volatile("bar.sync 3, %0;\n" ::"n"(kGroup) : "memory");
   }
 }
+// The two that attend.
+__device__ __forceinline__ void MeetConsumers() { asm volatile("bar.sync 4, %0;\n" ::"n"(kConsumerThreads) : "memory"); }
 
 __device__ __forceinline__ float PowerOfTwo(int exponent) {
   return __uint_as_float(static_cast<uint32_t>(min(max(exponent + 127, 1), 254)) << 23);
@@ -88,7 +97,7 @@ struct Cursor {
   bool first;  // of its item
 };
 
-// What a thread of the second warpgroup has of a tile until it is taken apart (latent_tile.h).
+// What a thread of the third warpgroup has of a tile until it is taken apart (latent_tile.h).
 template <KvCode kCode>
 struct RawTile {
   using Code = LatentCode<kCode>;
@@ -165,7 +174,7 @@ __device__ __forceinline__ uint32_t LatentPair(uint32_t b, bool upper, uint32_t 
   }
 }
 
-// The codes as F16 into a stage; *unit: the exponent of the item's power of two, which may grow. All of the second warpgroup.
+// The codes as F16 into a stage; *unit: the exponent of the item's power of two, which may grow. All of the third warpgroup.
 template <KvCode kCode>
 __device__ __forceinline__ void StoreTile(const RawTile<kCode>& raw, bool first, int* unit, int* most, uint32_t stage) {
   const int thread = static_cast<int>(threadIdx.x) % kGroup, lane = thread % 32, warp = thread / 32;
@@ -181,7 +190,7 @@ __device__ __forceinline__ void StoreTile(const RawTile<kCode>& raw, bool first,
   const int exact_exponent = static_cast<int>(max(exact >> 16, exact & 0xffffu) >> 7) - 127 - kExactBits;
   const int mine = __reduce_max_sync(kAllLanes, max(scale_exponent, exact_exponent));
   if (lane == 0) most[warp] = mine;
-  MeetGroup(1);
+  MeetGroup(2);
   int now = min(max(max(max(most[0], most[1]), max(most[2], most[3])), kLeastUnit), kMostUnit);
   if (!first) now = max(now, *unit);
   *unit = now;
@@ -317,6 +326,39 @@ __device__ __forceinline__ void AddRests(float (&o)[kSums], float* hand, int gro
   }
 }
 
+// The third warpgroup: all tiles of the block's items one after the other. At each __syncthreads a stage is there for the others, who have
+// read the other one.
+template <KvCode kCode>
+__device__ __forceinline__ void CopyTiles(const AttentionParams& p, const CodePlanes& planes, const SeqSpan* spans, const AttentionSchedule& s,
+                                          int num_items, Shared& shared) {
+  const SplitItem item = s.items[blockIdx.x];
+  Cursor at = {static_cast<int>(blockIdx.x), item, spans[item.span], item.begin, true};
+  int unit = kLeastUnit;
+  RawTile<kCode> raw;
+  LoadRaw<kCode>(p.kv, planes, s, at, &raw);
+  for (int stage = 0;; stage ^= 1) {
+    StoreTile<kCode>(raw, at.first, &unit, shared.most, SharedAddress(shared.stages[stage]));
+    if (threadIdx.x == kConsumerThreads) shared.units[stage] = unit;
+    FenceForWgmma();
+    at.first = false;
+    at.t0 += kTokens;
+    bool more = true;
+    if (at.t0 >= at.item.end) {
+      at.work += static_cast<int>(gridDim.x);
+      more = at.work < num_items;
+      if (more) {
+        at.item = s.items[at.work];
+        at.span = spans[at.item.span];
+        at.t0 = at.item.begin;
+        at.first = true;
+      }
+    }
+    if (more) LoadRaw<kCode>(p.kv, planes, s, at, &raw);
+    __syncthreads();
+    if (!more) return;
+  }
+}
+
 template <KvCode kCode>
 __global__ __launch_bounds__(kThreads, 1) void MlaCodesKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ CodePlanes planes,
                                                               const SeqSpan* spans, const __grid_constant__ AttentionSchedule s) {
@@ -335,59 +377,34 @@ __global__ __launch_bounds__(kThreads, 1) void MlaCodesKernel(const __grid_const
   int work = static_cast<int>(blockIdx.x);
   if (work >= num_items) return;
 
+  if (group == 2) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCopierRegisters));
+    CopyTiles<kCode>(p, planes, spans, s, num_items, shared);
+    return;
+  }
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
+
   SplitItem item = s.items[work];
   SeqSpan span = spans[item.span];
   int stage = 0;
-  // Of the second warpgroup: the tile whose codes it holds, if there is one.
-  Cursor cursor = {work, item, span, item.begin, true};
-  bool holds = true;
-  int stored_unit = 0;
-  RawTile<kCode> raw;
-  const auto load_next = [&] {
-    cursor.first = false;
-    cursor.t0 += kTokens;
-    if (cursor.t0 >= cursor.item.end) {
-      cursor.work += static_cast<int>(gridDim.x);
-      holds = cursor.work < num_items;
-      if (!holds) return;
-      cursor.item = s.items[cursor.work];
-      cursor.span = spans[cursor.item.span];
-      cursor.t0 = cursor.item.begin;
-      cursor.first = true;
-    }
-    LoadRaw<kCode>(p.kv, planes, s, cursor, &raw);
-  };
-  const auto store = [&](int to) {
-    StoreTile<kCode>(raw, cursor.first, &stored_unit, shared.most, SharedAddress(shared.stages[to]));
-    if (tid == kGroup) shared.units[to] = stored_unit;
-    FenceForWgmma();
-  };
-  if (group == 1) {
-    LoadRaw<kCode>(p.kv, planes, s, cursor, &raw);
-    store(0);
-    load_next();
-  } else {
-    MeetGroup(0);
-  }
-
   while (true) {
     work += static_cast<int>(gridDim.x);
     const bool more = work < num_items;
     const int tile_rows = TileRowsOf(s, span);
     const bool precise = tile_rows <= kMlaPreciseRows;
 
-    __syncthreads();  // the last item's rows and weights have been read
+    MeetConsumers();  // the last item's rows and weights have been read
     if (tid < kRows) {
       const int r = precise ? tid % kRests : tid;
       shared.rows[tid] = RowOfTile(span, item.tile * tile_rows + r, s.group, 0);
     }
-    __syncthreads();
+    MeetConsumers();
 #pragma unroll 1
     for (int r = tid / 32; r < tile_rows; r += kWarps) {
       StoreLatentQuery(p, planes, shared.rows[r], r, aligned, precise, queries, &shared.row_factors[r]);
     }
     FenceForWgmma();
-    __syncthreads();
+    MeetConsumers();
 
     // Of the first warpgroup: its rows of the scores. With rests, those of warps 0 and 1 are whole, 2 and 3 have none.
     const bool scores_whole = group == 0 && (!precise || warp < 2);
@@ -412,15 +429,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaCodesKernel(const __grid_const
       __syncthreads();  // this stage is there; the other one and the weights have been read
       const uint32_t keys = SharedAddress(shared.stages[stage]);
       const int now = shared.units[stage];
-      if (group == 1) {
-        if (holds) {
-          store(stage ^ 1);
-          load_next();
-        } else {
-          MeetGroup(1);
-        }
-        if (precise) MeetGroup(1), MeetGroup(1);
-      } else {
+      if (group == 0) {
         float score[kTokens / 2];
         WgmmaBegin();
 #pragma unroll
@@ -430,7 +439,6 @@ __global__ __launch_bounds__(kThreads, 1) void MlaCodesKernel(const __grid_const
         }
         WgmmaCommit();
         WgmmaWait<0>(score);
-        MeetGroup(0);
         if (precise) {
           if (warp >= 2) {
 #pragma unroll
@@ -482,7 +490,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaCodesKernel(const __grid_const
           FenceForWgmma();
         }
       }
-      __syncthreads();  // weights and factors are there
+      MeetConsumers();  // weights and factors are there
 
       if (t0 == item.begin) unit = now;
       const float shrink = PowerOfTwo(unit - now);  // a unit never falls
@@ -515,7 +523,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaCodesKernel(const __grid_const
           }
         }
       }
-      __syncthreads();  // nobody reads the weights; the rows' numbers are there
+      MeetConsumers();  // nobody reads the weights; the rows' numbers are there
       if (precise) AddRests(o, hand + group * 16 * 64, group);
     }
 
@@ -552,7 +560,7 @@ __global__ __launch_bounds__(kThreads, 1) void MlaCodesKernel(const __grid_const
 }
 
 // The output of a row and head turned back, and its mean added: a warp each.
-__global__ __launch_bounds__(kThreads) void UnrotateKernel(const __grid_constant__ AttentionParams p, const SeqSpan* spans, const int32_t* row_spans,
+__global__ __launch_bounds__(kConsumerThreads) void UnrotateKernel(const __grid_constant__ AttentionParams p, const SeqSpan* spans, const int32_t* row_spans,
                                                            int64_t num_heads, int rotation) {
   constexpr int kValues = kLatentDim / 32;  // of a lane, side by side
   LetNextKernelStart();
@@ -632,7 +640,7 @@ CudaStatus RunMlaCodes(const CudaExec& exec, const CudaBatch& batch, const Atten
 CudaStatus RunUnrotate(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params, const CodePlanes& planes) {
   if (planes.rotation == 1 && params.kv.key_mean == nullptr) return nullptr;
   const int64_t num_heads = int64_t{batch.num_rows} * params.num_q_heads;
-  LaunchOverlapped<LaunchRole::kAttention>(&UnrotateKernel, static_cast<unsigned>((num_heads + kWarps - 1) / kWarps), kThreads, 0, exec.stream, params,
+  LaunchOverlapped<LaunchRole::kAttention>(&UnrotateKernel, static_cast<unsigned>((num_heads + kWarps - 1) / kWarps), kConsumerThreads, 0, exec.stream, params,
                                            batch.spans, batch.row_spans, num_heads, static_cast<int>(planes.rotation));
   return CudaLaunched("attention's output turned back, %d rows, %d heads", batch.num_rows, params.num_q_heads);
 }
