@@ -30,6 +30,13 @@ __device__ __forceinline__ bool HasIntegerKeys(const CodePlanes& planes) {
   return planes.key.code != KvCode::kE4M3 && planes.key.code != KvCode::kBF16;
 }
 
+// The larger one; no number if either is none.
+__device__ __forceinline__ float MaxOrNan(float a, float b) {
+  float largest;
+  asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(largest) : "f"(a), "f"(b));
+  return largest;
+}
+
 struct CodedQueryScale {
   float scale;
   float inverse;

@@ -32,9 +32,7 @@ __global__ __launch_bounds__(kThreads) void GenericCodesKernel(const __grid_cons
     RotateByWarp(q, dim, planes.rotation, lane);
     if (HasIntegerKeys(planes)) {
       float largest = 0;
-      for (int d = lane; d < dim; d += 32) {
-        if (!(fabsf(q[d]) <= largest)) largest = fabsf(q[d]);  // a NaN stays
-      }
+      for (int d = lane; d < dim; d += 32) largest = MaxOrNan(largest, fabsf(q[d]));
       const CodedQueryScale scale = QueryScaleOfWarp(largest);
       for (int d = lane; d < dim; d += 32) q[d] = __fmul_rn(rintf(__fmul_rn(q[d], scale.inverse)), scale.scale);
     }

@@ -169,9 +169,7 @@ __device__ __forceinline__ void StoreQueryRow(const AttentionParams& p, const Co
   }
   float largest = 0;
 #pragma unroll
-  for (const float value : x) {
-    if (!(fabsf(value) <= largest)) largest = fabsf(value);  // a NaN stays
-  }
+  for (const float value : x) largest = MaxOrNan(largest, fabsf(value));
   const float factor = p.scale / static_cast<float>(planes.rotation) * kLog2E;
   if constexpr (F::kInteger) {
     const CodedQueryScale scale = QueryScaleOfWarp(largest);

@@ -266,9 +266,7 @@ __device__ __forceinline__ void StoreLatentQuery(const AttentionParams& p, const
   }
   float largest = 0;
 #pragma unroll
-  for (const float value : x) {
-    if (!(fabsf(value) <= largest)) largest = fabsf(value);  // a NaN stays
-  }
+  for (const float value : x) largest = MaxOrNan(largest, fabsf(value));
   if (HasIntegerKeys(planes)) {
     const CodedQueryScale scale = QueryScaleOfWarp(largest);
 #pragma unroll
@@ -279,7 +277,7 @@ __device__ __forceinline__ void StoreLatentQuery(const AttentionParams& p, const
 #pragma unroll
   for (float& value : tail) {
     value *= rotation;
-    if (!(fabsf(value) <= largest)) largest = fabsf(value);
+    largest = MaxOrNan(largest, fabsf(value));
   }
   const bool finite = __all_sync(kAllLanes, largest <= FLT_MAX);
   largest = WarpMax(largest);
