@@ -55,13 +55,6 @@ __device__ __forceinline__ uint32_t LoadHalfWord(const std::byte* from) {
   return value;
 }
 
-// Alone: words that are loaded four at a time are not where mma wants them.
-__device__ __forceinline__ uint32_t LoadSharedWord(const void* from) {
-  uint32_t word;
-  asm volatile("ld.shared.u32 %0, [%1];\n" : "=r"(word) : "r"(SharedAddress(from)) : "memory");
-  return word;
-}
-
 // c += a b over 32 bytes: a signed, b as it says.
 template <bool kSigned>
 __device__ __forceinline__ void MmaBytes(int (&c)[4], const uint32_t (&a)[4], OperandB b) {
@@ -110,15 +103,15 @@ template <typename F, bool kInteger = F::kInteger>
 struct SharedQueries;
 template <typename F>
 struct SharedQueries<F, true> {
-  static constexpr int kPitch = F::kDim + 16;  // bytes
-  alignas(16) int8_t codes[kCodeRows][kPitch];
+  static constexpr int kSteps = F::Key::kSteps;
+  uint4 words[kSteps * 32];                    // QueryWord
   int32_t starts[kCodeRows][F::Key::kGroups];  // minus the bias times the sum of the query's codes
   float factors[kCodeRows];                    // of the integer sums, in units of log2
 };
 template <typename F>
 struct SharedQueries<F, false> {
-  static constexpr int kPitch = F::kDim + 8;   // values
-  alignas(16) __half values[kCodeRows][kPitch];  // of F16, in units of the row's largest power of two
+  static constexpr int kSteps = F::kDim / 16;
+  uint4 words[kSteps * 32];                    // QueryWord: F16, in units of the row's largest power of two
   float factors[kCodeRows];
 };
 
@@ -180,10 +173,13 @@ __device__ __forceinline__ void StoreQueryRow(const AttentionParams& p, const Co
       word |= (static_cast<uint32_t>(code) & 0xffu) << (8 * i);
       sum += code;
     }
+    using Key = typename F::Key;
+    const int first = lane * kValues;
+    auto* to = reinterpret_cast<uint32_t*>(shared->words) + QueryWord(r, Key::QuadOf(first), Key::StepOf(first), Key::HalfOf(first));
     if constexpr (kValues == 4) {
-      *reinterpret_cast<uint32_t*>(&shared->codes[r][lane * 4]) = word;
+      *to = word;
     } else {
-      *reinterpret_cast<uint16_t*>(&shared->codes[r][lane * 2]) = static_cast<uint16_t>(word);
+      reinterpret_cast<uint16_t*>(to)[lane % 2] = static_cast<uint16_t>(word);
     }
     constexpr int kLanes = 32 / F::Key::kGroups;  // of a group
 #pragma unroll
@@ -200,54 +196,37 @@ __device__ __forceinline__ void StoreQueryRow(const AttentionParams& p, const Co
 #pragma unroll
     for (int i = 0; i < kValues; i += 2) {
       const float a = finite ? x[i] * inverse : 0.0f, b = finite ? x[i + 1] * inverse : 0.0f;
-      *reinterpret_cast<uint32_t*>(&shared->values[r][lane * kValues + i]) = Pack2(a, b, __half{});
+      // A step of 16 values is a word of a lane's codes: its first two bytes, then the other two.
+      const int value = lane * kValues + i, of_quad = F::kDim / 4;
+      reinterpret_cast<uint32_t*>(shared->words)[QueryWord(r, value / of_quad, value % of_quad / 4, value % 4 / 2)] = Pack2(a, b, __half{});
     }
     if (lane == 0) shared->factors[r] = !finite ? CUDART_NAN_F : largest == 0 ? 1.0f : __uint_as_float(exponent << 23) * factor;
   }
 }
 
 // They as operands A.
-template <typename F, bool kInteger = F::kInteger>
-struct CodeQueries;
 template <typename F>
-struct CodeQueries<F, true> {
-  uint32_t codes[F::Key::kSteps][4];
-  int starts[2][F::Key::kGroups];
-  float factor[2];
-};
-template <typename F>
-struct CodeQueries<F, false> {
-  uint32_t values[F::kDim / 16][4];
+struct CodeQueries {
+  uint32_t words[SharedQueries<F>::kSteps][4];
+  int starts[2][F::Key::kGroups];  // of integer keys
   float factor[2];
 };
 
 template <typename F>
 __device__ __forceinline__ void LoadQueries(const SharedQueries<F>& shared, CodeQueries<F>* q) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, quad = lane % 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int step = 0; step < SharedQueries<F>::kSteps; ++step) {
+    const uint4 four = shared.words[step * 32 + lane];
+    q->words[step][0] = four.x, q->words[step][1] = four.y, q->words[step][2] = four.z, q->words[step][3] = four.w;
+  }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = g + 8 * r;
+    const int row = lane / 4 + 8 * r;
     q->factor[r] = shared.factors[row];
     if constexpr (F::kInteger) {
 #pragma unroll
       for (int group = 0; group < F::Key::kGroups; ++group) q->starts[r][group] = shared.starts[row][group];
-#pragma unroll
-      for (int step = 0; step < F::Key::kSteps; ++step) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          q->codes[step][2 * half + r] = LoadSharedWord(&shared.codes[row][F::Key::ValueOf(quad, step, half, 0)]);
-        }
-      }
-    } else {
-      // A step of 16 values is a word of a lane: its first two bytes, then the other two.
-#pragma unroll
-      for (int w = 0; w < F::Key::kWords; ++w) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int at = F::Key::MainOffset(quad, w) + 2 * half;
-          q->values[w][2 * half + r] = LoadSharedWord(&shared.values[row][at]);
-        }
-      }
     }
   }
 }
@@ -390,7 +369,7 @@ __device__ __forceinline__ void Scores(const RunCodes<F>& codes, const CodeQueri
       int sum[4] = {q.starts[0][0], q.starts[0][0], q.starts[1][0], q.starts[1][0]};
 #pragma unroll
       for (int step = 0; step < Key::kSteps; ++step) {
-        MmaBytes<Key::kSigned>(sum, q.codes[step], Key::Take(codes.key[tile], codes.high[tile], quad, step));
+        MmaBytes<Key::kSigned>(sum, q.words[step], Key::Take(codes.key[tile], codes.high[tile], quad, step));
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[tile][c] = __int2float_rn(sum[c]) * scale(c, 0);
@@ -400,7 +379,7 @@ __device__ __forceinline__ void Scores(const RunCodes<F>& codes, const CodeQueri
 #pragma unroll
       for (int step = 0; step < Key::kSteps; ++step) {
         int sum[4] = {q.starts[0][step], q.starts[0][step], q.starts[1][step], q.starts[1][step]};
-        MmaBytes<Key::kSigned>(sum, q.codes[step], Key::Take(codes.key[tile], codes.high[tile], quad, step));
+        MmaBytes<Key::kSigned>(sum, q.words[step], Key::Take(codes.key[tile], codes.high[tile], quad, step));
 #pragma unroll
         for (int c = 0; c < 4; ++c) s[tile][c] = __fmaf_rn(__int2float_rn(sum[c]), scale(c, step), s[tile][c]);
       }
@@ -409,7 +388,7 @@ __device__ __forceinline__ void Scores(const RunCodes<F>& codes, const CodeQueri
 #pragma unroll
       for (int w = 0; w < Key::kWords; ++w) {
         const uint32_t b0 = HalvesOfE4M3(codes.key[tile][w], false), b1 = HalvesOfE4M3(codes.key[tile][w], true);
-        Mma(sum, q.values[w], b0, b1, __half{});
+        Mma(sum, q.words[w], b0, b1, __half{});
       }
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[tile][c] = sum[c] * scale(c, 0);

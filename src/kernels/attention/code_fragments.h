@@ -40,6 +40,10 @@ CACHALOT_BOTH uint32_t PickBytes(uint32_t a, uint32_t b, uint32_t selector) {
 #endif
 }
 
+// Operands A in memory: the four registers of lane (row % 8, quad) for a step side by side, first those of the step's first half, rows g
+// and g + 8.
+CACHALOT_BOTH int QueryWord(int row, int quad, int step, int half) { return ((step * 8 + row % 8) * 4 + quad) * 4 + half * 2 + row / 8; }
+
 // The two registers of an operand B.
 struct OperandB {
   uint32_t low;
@@ -71,6 +75,17 @@ struct KeyFragments {
     if constexpr (kBytes) return quad * (kDim / 4) + half * (kDim / 8) + step * 4 + c;
     const int first = kDim == 128 ? quad * kKvUnit : quad / 2 * kKvUnit + quad % 2 * 8;
     return first + half * 16 + step * 4 + c;
+  }
+  // Where value `value`, the first of four, is: word (quad, step, half) of a query that lies as mma wants it, see QueryWord.
+  static CACHALOT_BOTH int QuadOf(int value) {
+    if constexpr (kGrouped) return value / 4 % 4;
+    if constexpr (kBytes || kDim == 128) return value / (kDim / 4);
+    return value / kKvUnit * 2 + value / 8 % 2;
+  }
+  static CACHALOT_BOTH int HalfOf(int value) { return kBytes ? value / (kDim / 8) % 2 : value / 16 % 2; }
+  static CACHALOT_BOTH int StepOf(int value) {
+    if constexpr (kGrouped) return value / kKvUnit;
+    return value / 4 % kSteps;
   }
   // Bytes for mma: of E4M3 the codes themselves.
   static CACHALOT_BOTH OperandB Take(const uint32_t* main, const uint32_t* high, int quad, int step) {

@@ -114,6 +114,9 @@ TEST(CodeFragments, ScoresAreThoseOfTheCodes) {
 // E4M3 keys meet F16 queries, 16 values a step: word w's bytes 0, 1 and 2, 3 are the operand's registers, and the query's values lie where
 // MainOffset says.
 TEST(CodeFragments, EveryByteOfAKeyIsTakenOnce) {
+  std::vector<int> words(4 * 128);
+  for (int i = 0; i < 4 * 128; ++i) ++words[static_cast<size_t>(QueryWord(i % 16, i / 16 % 4, i / 128, i / 64 % 2))];
+  for (int n : words) EXPECT_EQ(n, 1);
   const auto check = [](auto key, int dim) {
     using Key = decltype(key);
     std::vector<int> bytes(static_cast<size_t>(Key::kRowBytes)), values(static_cast<size_t>(dim)), highs(static_cast<size_t>(Key::kHighRowBytes));
@@ -127,6 +130,9 @@ TEST(CodeFragments, EveryByteOfAKeyIsTakenOnce) {
       for (int step = 0; step < Key::kSteps; ++step) {
         for (int i = 0; i < 8; ++i) ++values[static_cast<size_t>(Key::ValueOf(quad, step, i / 4, i % 4))];
       }
+    }
+    for (int value = 0; value < dim; value += 4) {
+      EXPECT_EQ(Key::ValueOf(Key::QuadOf(value), Key::StepOf(value), Key::HalfOf(value), 0), value) << dim;
     }
     for (int n : bytes) EXPECT_EQ(n, 1) << dim;
     for (int n : values) EXPECT_EQ(n, 1) << dim;
