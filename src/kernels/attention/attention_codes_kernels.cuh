@@ -88,6 +88,7 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) 
     state.Finish(q.factor);
     MergePiece<F::kDim>(p, s, piece, state, shared);
   }
+  if (!waited) WaitForEarlierKernels();  // a kernel behind this one waits for those in front of it through it
 #endif
 }
 
