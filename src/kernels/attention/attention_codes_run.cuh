@@ -3,8 +3,8 @@
 // there (code_fragments.h): no shared memory, no copying warp, no barrier.
 //
 // Bound: memory. k6v8, heads of 128: 228 bytes a token; at an H200's 4.3 TB/s an SM gets 18.6 bytes a clock, a run of 16 tokens 196
-// clocks. Its instructions, counted in the machine code without what is rarely done, are about 390 a warp, of which an SM issues four a
-// clock: 98 clocks. Under way: 8 warps on an SM times two runs of 3,648 bytes: 58 KB, where 1 us of latency wants 33.
+// clocks. Its instructions, counted in the machine code without what is rarely done, are about 330 a warp, of which an SM issues four a
+// clock: 83 clocks. Under way: 8 warps on an SM times two runs of 3,648 bytes: 58 KB, where 1 us of latency wants 33.
 //
 // A value's scale goes into its weight where a token has one, and into the values where it has one for each 32 values; both relative to
 // the largest power of two among the scales so far, so that F16 holds the products whatever the values' size.
