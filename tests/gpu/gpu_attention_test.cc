@@ -358,8 +358,10 @@ TEST_F(GpuAttention, CodesOfManyLengths) {
       {{1, 9000, 1}}, {{1, 4097, 1}, {1, 4096, 2}}, {{4, 5000, 1}, {0, 0, 2}, {1, 17, 3}, {3, 64, 4}, {1, 1, 5}, {2, 4097, 6}}, many,
       {{9, 1000, 1}, {1, 70, 2}}, {{40, 2100, 1}, {1, 3000, 2}}};
   for (const KvFormat& format : KvFormats()) {
-    for (const Shape& s : {Shape{{DType::kF32, 8, 128, 128, 16, false, 0, format.scheme, 0, true}, 32}, Shape{{DType::kF32, 2, 128, 128, 64, false, 0, format.scheme}, 8, 200},
-                           Shape{{DType::kF32, 3, 64, 64, 16, false, 0, format.scheme}, 9}, Shape{{DType::kF32, 1, 64, 64, 32, false, 0, format.scheme}, 16, 3000},
+    for (const Shape& s : {Shape{{DType::kF32, 8, 128, 128, 16, false, 0, format.scheme, 0, true}, 32},
+                           Shape{{DType::kF32, 2, 128, 128, 64, false, 0, format.scheme}, 8, 200},
+                           Shape{{DType::kF32, 3, 64, 64, 16, false, 0, format.scheme}, 9},
+                           Shape{{DType::kF32, 1, 64, 64, 32, false, 0, format.scheme}, 16, 3000},
                            Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, true}, 16}}) {
       for (size_t b = 0; b < batches.size(); ++b) {
         if (!Chosen(WorkOf(s, batches[b]))) continue;
@@ -412,7 +414,8 @@ TEST_F(GpuAttention, CodesMeetNoNumber) {
   for (const KvFormat& format : KvFormats()) {
     for (const bool latent : {false, true}) {
       for (const bool deterministic : {false, true}) {
-        const Shape s = latent ? Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64}, 2} : Shape{{DType::kF32, 1, 64, 64, 16, false, 0, format.scheme}, 2};
+        const Shape s = latent ? Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64}, 2}
+                               : Shape{{DType::kF32, 1, 64, 64, 16, false, 0, format.scheme}, 2};
         Step step(s, {{1, 70, 1}});
         step.q[5] = NAN;
         const std::vector<float> out = RunGpu(step, {CudaMath::kFast, deterministic});

@@ -142,10 +142,12 @@ __device__ __forceinline__ void LoadRaw(const PagedKv& kv, const CodePlanes& pla
       if constexpr (Code::kHighWords > 0) {
         LoadWords(raw->high[2 * run + half], region + static_cast<uint32_t>(planes.key.high + token * Code::kHighRowBytes + unit * 8));
       }
-      scale[half] = LoadHalfWord(region + static_cast<uint32_t>(planes.key.scales + (token * planes.key.groups + unit * planes.key.groups / kLatentRowUnits) * 2));
+      const int group = unit * planes.key.groups / kLatentRowUnits;
+      scale[half] = LoadHalfWord(region + static_cast<uint32_t>(planes.key.scales + (token * planes.key.groups + group) * 2));
     }
     raw->scales[run] = scale[0] | scale[1] << 16;
-    LoadWords(raw->exact[run], region + static_cast<uint32_t>(planes.exact + (row + ExactTokenOf(thread)) * (2 * kExactDim) + ExactPieceOf(thread) * 16));
+    const int exact = (row + ExactTokenOf(thread)) * (2 * kExactDim) + ExactPieceOf(thread) * 16;
+    LoadWords(raw->exact[run], region + static_cast<uint32_t>(planes.exact + exact));
     if (t >= low && t + kRunTokens <= high) continue;
     if (const int token = t + LatentTokenOf(thread); token < low || token >= high) {
 #pragma unroll
@@ -205,7 +207,8 @@ __device__ __forceinline__ void StoreTile(const RawTile<kCode>& raw, bool first,
       const uint32_t by = Pack2(scaled, scaled, __half{});
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
-        const uint32_t b0 = LatentCode<kCode>::BytesOf(raw.main[at], raw.high[at], 2 * p), b1 = LatentCode<kCode>::BytesOf(raw.main[at], raw.high[at], 2 * p + 1);
+        const uint32_t b0 = LatentCode<kCode>::BytesOf(raw.main[at], raw.high[at], 2 * p);
+        const uint32_t b1 = LatentCode<kCode>::BytesOf(raw.main[at], raw.high[at], 2 * p + 1);
         StoreShared128(PieceAt(stage, token, piece + p), LatentPair<kCode>(b0, false, by), LatentPair<kCode>(b0, true, by),
                        LatentPair<kCode>(b1, false, by), LatentPair<kCode>(b1, true, by));
       }
@@ -223,8 +226,8 @@ __device__ __forceinline__ void StoreTile(const RawTile<kCode>& raw, bool first,
 
 // A row of the queries by a warp: the coded part rotated and, where the keys' codes are integers, rounded as attention_query.h says; both
 // parts by one power of two in F16's range, and their rests.
-__device__ __forceinline__ void StoreLatentQuery(const AttentionParams& p, const CodePlanes& planes, const TileRow& row, int r, bool aligned, bool rests,
-                                                 uint32_t queries, float* row_factor) {
+__device__ __forceinline__ void StoreLatentQuery(const AttentionParams& p, const CodePlanes& planes, const TileRow& row, int r, bool aligned,
+                                                 bool rests, uint32_t queries, float* row_factor) {
   constexpr int kValues = kLatentDim / 32;  // of a lane, side by side
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float x[kValues], tail[2] = {0, 0};
@@ -595,7 +598,9 @@ __global__ __launch_bounds__(kConsumerThreads) void UnrotateKernel(const __grid_
   }
   const float inverse = 1.0f / static_cast<float>(rotation);
 #pragma unroll
-  for (int i = 0; i < kValues; ++i) out[i] = __fmaf_rn(x[i], inverse, p.kv.key_mean == nullptr ? 0.0f : p.kv.key_mean[lane * kValues + i]);
+  for (int i = 0; i < kValues; ++i) {
+    out[i] = __fmaf_rn(x[i], inverse, p.kv.key_mean == nullptr ? 0.0f : p.kv.key_mean[lane * kValues + i]);
+  }
 }
 
 template <KvCode kCode>
@@ -638,8 +643,9 @@ CudaStatus RunMlaCodes(const CudaExec& exec, const CudaBatch& batch, const Atten
 CudaStatus RunUnrotate(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params, const CodePlanes& planes) {
   if (planes.rotation == 1 && params.kv.key_mean == nullptr) return nullptr;
   const int64_t num_heads = int64_t{batch.num_rows} * params.num_q_heads;
-  LaunchOverlapped<LaunchRole::kAttention>(&UnrotateKernel, static_cast<unsigned>((num_heads + kWarps - 1) / kWarps), kConsumerThreads, 0, exec.stream, params,
-                                           batch.spans, batch.row_spans, num_heads, static_cast<int>(planes.rotation));
+  const auto grid = static_cast<unsigned>((num_heads + kWarps - 1) / kWarps);
+  LaunchOverlapped<LaunchRole::kAttention>(&UnrotateKernel, grid, kConsumerThreads, 0, exec.stream, params, batch.spans, batch.row_spans, num_heads,
+                                           static_cast<int>(planes.rotation));
   return CudaLaunched("attention's output turned back, %d rows, %d heads", batch.num_rows, params.num_q_heads);
 }
 

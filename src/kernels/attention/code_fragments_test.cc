@@ -162,7 +162,9 @@ void CheckValues() {
     }
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, quad = lane % 4;
-      const auto word_of = [&](int i, int w) { return WordAt(base + region.planes.value.main + (first + 4 * quad + i) * Value::kRowBytes + Value::Offset(g) + 4 * w); };
+      const auto word_of = [&](int i, int w) {
+        return WordAt(base + region.planes.value.main + (first + 4 * quad + i) * Value::kRowBytes + Value::Offset(g) + 4 * w);
+      };
       const auto scale_of = [&](int i) {
         return BF16ToF32(HalfWordAt(base + region.planes.value.scales + (first + 4 * quad + i) * 2 * Value::kGroups + 2 * Value::GroupOf(g)));
       };
@@ -233,7 +235,8 @@ void CheckLatents(int group) {
       for (int half = 0; half < 2; ++half) {
         const int unit = LatentUnitOf(thread, half);
         uint32_t main[Code::kWords], high[2] = {};
-        for (int w = 0; w < Code::kWords; ++w) main[w] = WordAt(region.data() + planes.key.main + token * Code::kRowBytes + unit * Code::kUnitBytes + 4 * w);
+        const std::byte* of_unit = region.data() + planes.key.main + token * Code::kRowBytes + unit * Code::kUnitBytes;
+        for (int w = 0; w < Code::kWords; ++w) main[w] = WordAt(of_unit + 4 * w);
         for (int w = 0; w < Code::kHighWords; ++w) high[w] = WordAt(region.data() + planes.key.high + token * Code::kHighRowBytes + unit * 8 + 4 * w);
         const float scale = BF16ToF32(HalfWordAt(region.data() + planes.key.scales + (token * groups + unit * groups / kLatentRowUnits) * 2));
         for (int i = 0; i < 8; ++i) {
