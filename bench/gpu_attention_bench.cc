@@ -1,8 +1,9 @@
 // Speed of decode attention over the paged cache at the shapes of real models: microseconds of a layer, TB/s of the visible
 // keys and values, per cent of the read roof measured in the same run. A graph runs through layers with caches of their own,
 // together far larger than L2, blocks in random order. Arguments: settings as of --gpu-tune ("-": the defaults), each a
-// column; `cases=gqa|mla`, `seqs=1,16`, `context=2048,32768` and `block=16` choose rows. Where FlashInfer is linked in, it
-// attends the same caches.
+// column; `cases=gqa|mla`, `seqs=1,16`, `context=2048,32768` and `block=16` choose rows; `types=fp8,k6v8,..` or `types=all` adds quantised
+// caches, each with how many times faster than the F16 cache of the first column it is, and, behind fp8, than fp8's. Where FlashInfer is
+// linked in, it attends the same caches.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/common/cuda_batch.h"
+#include "quant/kv_format.h"
 #if CACHALOT_HAS_FLASHINFER
 #include "gpu_flashinfer.h"
 #endif
@@ -50,6 +52,7 @@ void Check(CudaStatus status) { Check(FromCuda(status)); }
 
 struct Options {
   std::vector<std::string> settings;
+  std::vector<const KvFormat*> types;
   bool gqa = true, mla = true;
   std::vector<int32_t> seqs = {1, 16, 64};
   std::vector<int32_t> contexts = {2048, 8192, 32768};
@@ -71,6 +74,21 @@ std::vector<int32_t> Numbers(std::string_view text) {
   return numbers;
 }
 
+std::vector<const KvFormat*> Types(std::string_view text) {
+  std::vector<const KvFormat*> types;
+  if (text == "all") text = "fp8,k8v8,k6v8,k6v4,k4v4";
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    types.push_back(FindKvFormat(text.substr(0, comma)));
+    if (types.back() == nullptr) {
+      std::fprintf(stderr, "no KV type %.*s\n", static_cast<int>(comma), text.data());
+      std::exit(1);
+    }
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return types;
+}
+
 Options Parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -83,6 +101,8 @@ Options Parse(int argc, char** argv) {
       options.seqs = Numbers(value("seqs="));
     } else if (!value("context=").empty()) {
       options.contexts = Numbers(value("context="));
+    } else if (!value("types=").empty()) {
+      options.types = Types(value("types="));
     } else if (!value("block=").empty()) {
       options.block_tokens = Numbers(value("block=")).front();
     } else {
@@ -117,10 +137,11 @@ class Bench {
   }
 
   void Run() {
-    std::printf("%s, read roof %.0f GB/s, blocks of %d tokens, F16. Cells: us of a layer, TB/s, %% of the roof\n", info_.name, roof_ * 1e-9,
+    std::printf("%s, read roof %.0f GB/s, blocks of %d tokens, F16. Cells: us of a layer, TB/s, %% of the roof; of codes also times F16, times fp8\n", info_.name, roof_ * 1e-9,
                 options_.block_tokens);
     std::printf("%-26s", "");
     for (const std::string& settings : options_.settings) std::printf(" | %-17s", settings == "-" ? "ours" : settings.c_str());
+    for (const KvFormat* type : options_.types) std::printf(" | %-29s", type->name);
 #if CACHALOT_HAS_FLASHINFER
     std::printf(" | %-17s | %-17s", "FlashInfer", "its tensor cores");
 #endif
@@ -153,17 +174,38 @@ class Bench {
   int64_t LayerBytes(const Shape& shape, int32_t seqs, int32_t context) const {
     return int64_t{(context + options_.block_tokens - 1) / options_.block_tokens} * options_.block_tokens * shape.token_bytes() * seqs;
   }
-  // F16 numbers near one, of either sign; as F32 (queries) too.
-  void FillPool() {
-    std::vector<uint16_t> pattern(kPatternBytes / 2);
-    for (uint16_t& word : pattern) word = static_cast<uint16_t>((Random() & 0x83ff) | 0x3800);
-    for (CudaBuffer* buffer : {&pool_, &q_}) {
-      Check(backend_->copy(buffer->data(), pattern.data(), kPatternBytes, exec_.stream));
-      for (int64_t done = kPatternBytes; done < buffer->size(); done *= 2) {
-        Check(backend_->copy(buffer->data() + done, buffer->data(), std::min(done, buffer->size() - done), exec_.stream));
-      }
+  // The buffer becomes `pattern` again and again.
+  void Fill(const CudaBuffer& buffer, const void* pattern, int64_t bytes) const {
+    Check(backend_->copy(buffer.data(), pattern, bytes, exec_.stream));
+    for (int64_t done = bytes; done < buffer.size(); done *= 2) {
+      Check(backend_->copy(buffer.data() + done, buffer.data(), std::min(done, buffer.size() - done), exec_.stream));
     }
     Check(backend_->stream_synchronize(exec_.stream));
+  }
+  // F16 numbers near one, of either sign; as F32 (queries) too.
+  void FillPool() {
+    if (pattern_.empty()) {
+      pattern_.resize(kPatternBytes / 2);
+      for (uint16_t& word : pattern_) word = static_cast<uint16_t>((Random() & 0x83ff) | 0x3800);
+      Fill(q_, pattern_.data(), kPatternBytes);
+    }
+    Fill(pool_, pattern_.data(), kPatternBytes);
+  }
+  // Heads' regions of codes of numbers between -2 and 2.
+  void FillCodes(const KvPlanes& planes, const KvVectors& vectors) {
+    constexpr int64_t kRegions = 64;
+    std::vector<std::byte> regions(static_cast<size_t>(kRegions * planes.head_bytes));
+    std::vector<float> key(static_cast<size_t>(vectors.k_dim)), value(static_cast<size_t>(vectors.v_dim));
+    const auto number = [&] { return static_cast<float>(static_cast<int64_t>(Random() % 4096) - 2048) / 1024.0f; };
+    for (int64_t r = 0; r < kRegions; ++r) {
+      for (int32_t t = 0; t < options_.block_tokens; ++t) {
+        for (float& x : key) x = number();
+        for (float& x : value) x = number();
+        EncodeKvKey(planes, nullptr, key.data(), regions.data() + r * planes.head_bytes, t);
+        if (!planes.value_in_key) EncodeKvValue(planes, value.data(), regions.data() + r * planes.head_bytes, t);
+      }
+    }
+    Fill(pool_, regions.data(), static_cast<int64_t>(regions.size()));
   }
   void Cell(double us, double bytes) const {
     std::printf(" | %7.1f %4.2f %3.0f%%", us, bytes / us * 1e-6, bytes / us * 1e6 / roof_ * 100);
@@ -217,17 +259,47 @@ class Bench {
                  .v_offset = shape.mla() ? 0 : head_values * shape.num_kv_heads, .v_head_stride = head_values,
                  .v_token_stride = shape.k_dim, .block_tables = tables.as<int32_t>(), .table_stride = blocks_a_seq};
     std::printf("%-8s %3d x %6d tokens ", shape.name, seqs, context);
+    if (holds_codes_) FillPool();
+    holds_codes_ = false;
     std::vector<float> first_out;
+    double plain_us = 0, fp8_us = 0;
     for (const std::string& settings : options_.settings) {
       Check(backend_->set_tune(settings.c_str()));
       Check(backend_->attention_plan(exec_, batch, plan));
-      Cell(CapturedMicroseconds(exec_.stream, [&] {
+      const double us = CapturedMicroseconds(exec_.stream, [&] {
         for (int64_t layer = 0; layer < layers; ++layer) {
           params.kv.data = pool_.data() + layer % caches * layer_bytes;
           Check(backend_->attention(exec_, batch, plan, params));
         }
-      }, kReplays) / static_cast<double>(layers), bytes);
+      }, kReplays) / static_cast<double>(layers);
+      Cell(us, bytes);
+      if (plain_us == 0) plain_us = us;
       CompareOutputs(int64_t{seqs} * params.out_token_stride, &first_out);
+    }
+    for (const KvFormat* type : options_.types) {
+      const KvVectors vectors = {shape.k_dim, shape.v_dim, shape.mla() ? shape.k_dim - shape.v_dim : 0, shape.mla()};
+      const KvPlanes planes = PlanKvPlanes(type->scheme, vectors, tokens);
+      FillCodes(planes, vectors);
+      holds_codes_ = true;
+      AttentionParams coded = params;
+      coded.kv.planes = &planes;
+      coded.kv.block_bytes = planes.head_bytes * shape.num_kv_heads;
+      const int64_t coded_layer = coded.kv.block_bytes * blocks_a_seq * seqs;
+      const int64_t coded_layers = std::clamp<int64_t>(kColdBytes / coded_layer + 1, kLeastLayers, kMostLayers);
+      const int64_t coded_caches = std::min(coded_layers, pool_.size() / coded_layer);
+      Check(backend_->set_tune(options_.settings.front().c_str()));
+      Check(backend_->attention_plan(exec_, batch, plan));
+      const double us = CapturedMicroseconds(exec_.stream, [&] {
+        for (int64_t layer = 0; layer < coded_layers; ++layer) {
+          coded.kv.data = pool_.data() + layer % coded_caches * coded_layer;
+          Check(backend_->attention(exec_, batch, plan, coded));
+        }
+      }, kReplays) / static_cast<double>(coded_layers);
+      Cell(us, static_cast<double>(planes.token_bytes()) * shape.num_kv_heads * context * seqs);
+      if (std::string_view(type->name) == "fp8") fp8_us = us;
+      std::printf(" %4.2f", plain_us / us);
+      if (fp8_us > 0) std::printf(" %5.2f", fp8_us / us);
+      else std::printf("      ");
     }
 #if CACHALOT_HAS_FLASHINFER
     for (bool tensor_cores : {false, true}) {
@@ -249,6 +321,8 @@ class Bench {
   CudaExec exec_;
   CudaBuffer pool_, q_, out_;
   double roof_ = 0;
+  std::vector<uint16_t> pattern_;
+  bool holds_codes_ = false;
   uint64_t seed_ = 1;
 };
 

@@ -282,10 +282,6 @@ Result<Prepared> Prepare(const ModelOptions& options) {
     bundle.kv.types.sink_tokens = SinkTokens(wanted, prepared.runtime.block_tokens);
     prepared.runtime.kv_types = prepared.build.kv_types = bundle.kv.types;
   }
-  if (prepared.gpu && bundle.kv.types.any_quantised()) {
-    return Unsupported("a quantised KV cache is read on the CPU only, and {} layers of this model would be on the GPU (--device "
-                       "cpu keeps it off)", prepared.gpu->num_layers);
-  }
   if (prepared.gpu) {
     prepared.build.num_cuda_layers = prepared.gpu->num_layers;
     prepared.build.rough_drafts = RoughDrafts(options);

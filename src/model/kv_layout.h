@@ -60,6 +60,11 @@ struct KvGroupSpec {
     if (scheme.quantised()) return num_kv_heads * Planes(block_tokens).head_bytes;
     return DTypeBytes(dtype, TokenValues() * block_tokens);
   }
+  // Of a token in all layers, as attention reads it.
+  int64_t TokenBytes(DType dtype) const {
+    const int64_t of_layer = scheme.quantised() ? int64_t{num_kv_heads} * Planes(1).token_bytes() : DTypeBytes(dtype, TokenValues());
+    return of_layer * static_cast<int64_t>(layers.size());
+  }
   int64_t BlockBytes(DType dtype, int32_t block_tokens) const {
     return LayerBlockBytes(dtype, block_tokens) * static_cast<int64_t>(layers.size());
   }

@@ -106,6 +106,10 @@ Status Model::Build(WeightReader* reader, const ModelBuildOptions& options) {
     ASSIGN_OR_RETURN(Layer layer, BuildLayer(reader, i));
     if (spec_.layers[static_cast<size_t>(i)].moe) layer.moe_idx = num_moe++;
     FindKv(i, options.key_means, &layer);
+    if (Home(i) == DeviceType::kCuda && !layer.key_mean.empty()) {
+      const std::vector<float>& mean = options.key_means[static_cast<size_t>(i)];
+      ASSIGN_OR_RETURN(layer.key_mean, reader->Floats(mean, static_cast<int64_t>(mean.size())));
+    }
     layers_.push_back(std::move(layer));
   }
   if (!options.load_mtp || spec_.num_mtp_layers == 0) return Status::Ok();

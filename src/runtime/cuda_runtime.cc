@@ -431,7 +431,7 @@ void CudaRuntime::CountBytes(const InFlight& step) {
   }
   moved_bytes_ += m.dense_bytes() + experts;
   for (const KvGroupSpec& group : m.kv_groups()) {
-    const int64_t token_bytes = group.BlockBytes(options_.base.kv_dtype, 1);
+    const int64_t token_bytes = group.TokenBytes(options_.base.kv_dtype);
     for (const SeqSpan& span : step.spans) {
       const int64_t read = group.window > 0 ? std::min(span.kv_len, group.window + span.q_len) : span.kv_len;
       moved_bytes_ += read * token_bytes;

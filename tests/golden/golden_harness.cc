@@ -13,6 +13,7 @@ Result<std::unique_ptr<GoldenHarness>> GoldenHarness::Open(const GoldenCase& gol
   options.path = golden.folder;
   options.isa = variant.isa;
   options.kv.type = variant.kv_type;
+  options.kv.sinks = variant.kv_sinks;
   options.num_threads = 2;
   options.max_seqs = 1 + variant.num_others;
   options.max_step_tokens = 512;

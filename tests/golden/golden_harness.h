@@ -29,6 +29,7 @@ struct Variant {
   bool deterministic = false;
   MlaForm mla_form = MlaForm::kByCost;
   std::string kv_type = "f32";
+  int32_t kv_sinks = -1;           // as KvOptions has it
   std::string device = "cpu";
   bool gpu_exact = true;
   bool gpu_graphs = true;

@@ -31,7 +31,7 @@ struct Mode {
 };
 
 std::string Name(const Shape& s) {
-  return fmt::format("{} heads {}/{} k {} v {} block {} window {}", DTypeName(s.kv.dtype), s.num_q_heads,
+  return fmt::format("{} heads {}/{} k {} v {} block {} window {}", s.kv.Name(), s.num_q_heads,
                      s.kv.num_kv_heads, s.kv.k_dim, s.kv.v_dim, s.kv.block_tokens, s.window);
 }
 
@@ -217,7 +217,9 @@ std::vector<float> RunGpu(const Step& step, Mode mode) {
 
 // Queries and weights are rounded to the cache's 16-bit type before they meet the tensor cores. Where a row may see few
 // tokens the rests go in as well: always in deterministic mode, else in every kernel up to 512 tokens.
+// Over a quantised cache the query is the op's own integers; the weights, and the query of E4M3 keys, are rounded to F16.
 Tolerance ToleranceOf(const Shape& s, Mode mode, std::span<const Part> parts = {}) {
+  if (s.kv.scheme.quantised() && mode.math == CudaMath::kFast && !mode.deterministic) return {1e-6, 0, 3e-3, 1 - 1e-6};
   if (mode.math == CudaMath::kF32 || s.kv.dtype == DType::kF32) return {1e-6, 5e-5, 5e-5, 1 - 1e-8};
   const bool few = std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.kv_len <= 512; });
   if (mode.deterministic || (few && !parts.empty())) return {1e-6, 0, 5e-4, 1 - 1e-6};
@@ -247,6 +249,29 @@ std::vector<Shape> Shapes() {
   }
   shapes.push_back({{DType::kF32, 1, 576, 512, 64, true}, 16});
   shapes.push_back({{DType::kF16, 2, 128, 128, 24}, 8});           // blocks that no fast kernel takes
+  for (const KvFormat& format : KvFormats()) {
+    const KvScheme& scheme = format.scheme;
+    const DType dtype = DType::kF32;
+    shapes.push_back({{dtype, 3, 64, 64, 16, false, 0, scheme, 0, true}, 9});
+    shapes.push_back({{dtype, 2, 128, 128, 48, false, 8, scheme}, 8});                   // blocks of no power of two
+    shapes.push_back({{dtype, 2, 128, 128, 64, false, 0, scheme, 0, true}, 8, 200});
+    shapes.push_back({{dtype, 1, 64, 64, 128, false, 0, scheme}, 40, 1});                // more heads than a tile has rows; window 1
+    shapes.push_back({{dtype, 1, 576, 512, 64, true, 0, scheme, 64, true}, 16});
+    shapes.push_back({{dtype, 1, 576, 512, 16, true, 8, scheme, 64}, 20, 150});
+    shapes.push_back({{dtype, 1, 80, 64, 16, false, 0, scheme, 0, true}, 4});            // the generic kernel
+    shapes.push_back({{dtype, 1, 128, 128, 16, false, 1, scheme}, 2});                   // blocks at no multiple of 32 bytes: the generic kernel
+  }
+  shapes.push_back({{DType::kF32, 1, 576, 512, 64, true, 0, FindKvFormat("k6v8")->scheme, 64}, 128});
+  {
+    KvScheme scheme = FindKvFormat("k8v8")->scheme;
+    scheme.key_group = scheme.latent_group = 32;
+    scheme.rotate = false;
+    shapes.push_back({{DType::kF32, 2, 128, 128, 16, false, 0, scheme}, 8});             // the generic kernel
+    shapes.push_back({{DType::kF32, 1, 576, 512, 16, true, 0, scheme, 64}, 16});
+    scheme.key_group = scheme.latent_group = 0;
+    shapes.push_back({{DType::kF32, 2, 128, 128, 16, false, 0, scheme, 0, true}, 8});
+    shapes.push_back({{DType::kF32, 1, 576, 512, 16, true, 0, scheme, 64, true}, 16});
+  }
   return shapes;
 }
 
@@ -323,6 +348,85 @@ TEST_F(GpuAttention, StreamedAndInRounds) {
   GPU_OK(Backend().set_tune(""));
 }
 
+// The kernels over codes where one block attends a sequence alone, where many share it, and drafts of several tiles.
+TEST_F(GpuAttention, CodesOfManyLengths) {
+  std::vector<Part> many;
+  TestRng rng(7);
+  for (int64_t i = 0; i < 70; ++i) many.push_back({static_cast<int32_t>(rng.Int(0, 2)), static_cast<int32_t>(rng.Int(2, 700)), i});
+  many.push_back({1, 5000, 100});
+  const std::vector<std::vector<Part>> batches = {
+      {{1, 9000, 1}}, {{1, 4097, 1}, {1, 4096, 2}}, {{4, 5000, 1}, {0, 0, 2}, {1, 17, 3}, {3, 64, 4}, {1, 1, 5}, {2, 4097, 6}}, many,
+      {{9, 1000, 1}, {1, 70, 2}}, {{40, 2100, 1}, {1, 3000, 2}}};
+  for (const KvFormat& format : KvFormats()) {
+    for (const Shape& s : {Shape{{DType::kF32, 8, 128, 128, 16, false, 0, format.scheme, 0, true}, 32},
+                           Shape{{DType::kF32, 2, 128, 128, 64, false, 0, format.scheme}, 8, 200},
+                           Shape{{DType::kF32, 3, 64, 64, 16, false, 0, format.scheme}, 9},
+                           Shape{{DType::kF32, 1, 64, 64, 32, false, 0, format.scheme}, 16, 3000},
+                           Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, true}, 16}}) {
+      for (size_t b = 0; b < batches.size(); ++b) {
+        if (!Chosen(WorkOf(s, batches[b]))) continue;
+        SCOPED_TRACE(fmt::format("{} batch {}", Name(s), b));
+        const Step step(s, batches[b]);
+        const std::vector<float> got = RunGpu(step, {});
+        const Comparison c = Compare(got, RunCpu(step), ToleranceOf(s, {}, step.parts));
+        EXPECT_TRUE(c.ok) << c.message;
+        EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
+        const Step moved(s, batches[b], 99);
+        EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
+      }
+    }
+  }
+}
+
+// Values and keys of any size: what is a scale in the cache must not leave F16's range on the way; and tokens of very different sizes.
+TEST_F(GpuAttention, CodesOfAnySize) {
+  for (const KvFormat& format : KvFormats()) {
+    for (const bool latent : {false, true}) {
+      const Shape s = latent ? Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64}, 16}
+                             : Shape{{DType::kF32, 2, 128, 128, 16, false, 0, format.scheme}, 8};
+      for (const auto& [size, spread] : {std::pair{1e-12f, 1.0f}, {1e12f, 1.0f}, {1.0f, 100.0f}}) {
+        SCOPED_TRACE(fmt::format("{} size {} spread {}", Name(s), size, spread));
+        const std::vector<Part> parts = {{1, 500, 1}, {1, 90, 2}};
+        Step step(s, parts);
+        for (int64_t slot = 0; slot < 2; ++slot) {
+          for (int32_t head = 0; head < s.kv.num_kv_heads; ++head) {
+            for (int32_t t = 0; t < parts[static_cast<size_t>(slot)].kv_len; ++t) {
+              TestRng rng(static_cast<uint64_t>(slot * 1000000 + head * 10000 + t));
+              const float by = size * (t % 7 == 0 ? 1 / spread : 1.0f);
+              // Of latents the keys are the values; the query is made smaller by as much.
+              step.cache.Write(slot, head, t, rng.NormalVector(s.kv.k_dim, latent ? by : 1.0f), rng.NormalVector(s.kv.v_dim, by));
+            }
+          }
+        }
+        for (float& q : step.q) q = latent ? q / size : q;
+        const std::vector<float> want = RunCpu(step), got = RunGpu(step, {});
+        double largest = 0;
+        for (const float x : want) largest = std::max(largest, std::fabs(double{x}));
+        ASSERT_GT(largest, 0);
+        for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i] / largest, want[i] / largest, 4e-3) << i;
+      }
+    }
+  }
+}
+
+// A query that is no number spoils its own head.
+TEST_F(GpuAttention, CodesMeetNoNumber) {
+  for (const KvFormat& format : KvFormats()) {
+    for (const bool latent : {false, true}) {
+      for (const bool deterministic : {false, true}) {
+        const Shape s = latent ? Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64}, 2}
+                               : Shape{{DType::kF32, 1, 64, 64, 16, false, 0, format.scheme}, 2};
+        Step step(s, {{1, 70, 1}});
+        step.q[5] = NAN;
+        const std::vector<float> out = RunGpu(step, {CudaMath::kFast, deterministic});
+        SCOPED_TRACE(fmt::format("{} {}", Name(s), deterministic));
+        EXPECT_TRUE(std::isnan(out[0]));
+        for (int32_t d = 0; d < s.kv.v_dim; ++d) ASSERT_TRUE(std::isfinite(out[static_cast<size_t>(s.kv.v_dim + d)])) << d;
+      }
+    }
+  }
+}
+
 // Many splits, many sequences: what the schedule does under load.
 TEST_F(GpuAttention, LongAndMany) {
   std::vector<Part> many;
@@ -354,7 +458,8 @@ TEST_F(GpuAttention, DeterministicBitsDependOnTheRowAlone) {
   for (const Shape& s :
        {Shape{{DType::kBF16, 2, 64, 64, 16}, 8}, Shape{{DType::kF16, 1, 128, 128, 32}, 4, 700},
         Shape{{DType::kBF16, 1, 256, 256, 16}, 4}, Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16},
-        Shape{{DType::kF16, 1, 576, 512, 64, true}, 20, 600}, Shape{{DType::kF32, 1, 40, 24, 24}, 3}}) {
+        Shape{{DType::kF16, 1, 576, 512, 64, true}, 20, 600}, Shape{{DType::kF32, 1, 40, 24, 24}, 3},
+        Shape{{DType::kF32, 2, 64, 64, 16, false, 0, FindKvFormat("k6v8")->scheme, 0, true}, 4}}) {
     SCOPED_TRACE(Name(s));
     const Mode mode{CudaMath::kFast, true};
     const int32_t length = 1300;
@@ -389,7 +494,9 @@ TEST_F(GpuAttention, DeterministicBitsDependOnTheRowAlone) {
 // One graph serves steps of other lengths: the schedule is made on the device.
 TEST_F(GpuAttention, AGraphFollowsTheSpans) {
   for (const Shape& s : {Shape{{DType::kBF16, 2, 128, 128, 64}, 8}, Shape{{DType::kBF16, 1, 576, 512, 64, true}, 16},
-                         Shape{{DType::kF32, 1, 40, 24, 24}, 3}}) {
+                         Shape{{DType::kF32, 1, 40, 24, 24}, 3},
+                         Shape{{DType::kF32, 2, 128, 128, 16, false, 0, FindKvFormat("k6v8")->scheme}, 8},
+                         Shape{{DType::kF32, 1, 576, 512, 16, true, 0, FindKvFormat("k6v8")->scheme, 64}, 16}}) {
     SCOPED_TRACE(Name(s));
     const std::vector<Part> full = {{1, 1200, 1}, {1, 30, 2}, {1, 513, 3}};
     const Step step(s, full);
@@ -417,7 +524,8 @@ TEST_F(GpuAttention, AGraphFollowsTheSpans) {
 TEST_F(GpuAttention, HalfCopiesAreTheOutputsRounded) {
   const std::vector<std::vector<Part>> batches = {{{1, 9000, 1}, {1, 17, 2}, {1, 513, 3}}, {{300, 700, 1}, {1, 30, 2}, {2, 2000, 3}}};
   for (const Shape& s : {Shape{{DType::kF16, 8, 128, 128, 48}, 32}, Shape{{DType::kBF16, 2, 64, 64, 16}, 8, 100},
-                         Shape{{DType::kF32, 1, 64, 64, 16}, 2}}) {
+                         Shape{{DType::kF32, 1, 64, 64, 16}, 2},
+                         Shape{{DType::kF32, 2, 128, 128, 16, false, 0, FindKvFormat("k6v8")->scheme}, 8}}) {
     for (const std::vector<Part>& parts : batches) {
       if (!Chosen(WorkOf(s, parts))) continue;
       Step step(s, parts);

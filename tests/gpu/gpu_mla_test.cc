@@ -155,6 +155,32 @@ TEST_F(GpuMla, SplitsThousandsOfSpans) {
   for (; r < got.size(); ++r) ASSERT_EQ(got[r].slot, -1);
 }
 
+// Latents out of a quantised cache are what its codes stand for, bit for bit.
+TEST_F(GpuMla, GathersCodes) {
+  for (const KvFormat& format : KvFormats()) {
+    for (const bool mean : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} mean {}", format.name, mean));
+      TestKv cache({DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, mean}, SlotLengths());
+      cache.FillNormal(SlotLengths(), std::vector<int64_t>{1, 2, 3, 4, 5, 6});
+      const GpuKv kv(cache, 6);
+      GpuBatch batch(Spans(), kRows);
+      const int64_t max_rows = 200;
+      const GpuSplit split(max_rows);
+      GPU_OK(Backend().mla_split(Gpu::Get().Exec(), batch.get(), split.Params(8)));
+      const GpuArray<float> latents(max_rows * 576);
+      GPU_OK(Backend().mla_gather(Gpu::Get().Exec(), {.latent = kv.view(), .rows = split.rows.data(), .num_rows = max_rows, .dst = latents.data()}));
+      const std::vector<float> got = latents.Read();
+      const Expected expected = Expect(8, max_rows);
+      for (int64_t r = 0; r < max_rows; ++r) {
+        const auto [span, position] = expected.rows[static_cast<size_t>(r)];
+        const std::vector<float> want = span < 0 ? std::vector<float>(576, 0.0f) : cache.Key(Spans()[static_cast<size_t>(span)].slot, 0, position);
+        ASSERT_EQ(FirstBitDifference(std::span<const float>(got.data() + r * 576, 576), want), "") << "row " << r;
+      }
+      EXPECT_TRUE(latents.Intact() && kv.Intact());
+    }
+  }
+}
+
 void RunStep(const Shape& s, int64_t spare_rows) {
   const int32_t num_spans = static_cast<int32_t>(Spans().size());
   constexpr int32_t kMinQ = 8;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/fault.h"
 #include "base/file.h"
@@ -175,6 +176,66 @@ TEST_P(GpuModelTest, RecoversFromFaults) {
       EXPECT_EQ(failed.status().code(), StatusCode::kDeviceError) << failed.status().ToString();
     }
     EXPECT_EQ(Run(harness.get(), prompt, tokens, false).generated, golden_.greedy) << (lost ? "rebuilt" : "kept");
+  }
+}
+
+// Of the differences, relative to the size of `want`.
+double RelativeRms(const std::vector<float>& got, const std::vector<float>& want) {
+  EXPECT_EQ(got.size(), want.size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < std::min(got.size(), want.size()); ++i) {
+    difference += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
+    size += double{want[i]} * want[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+// The same codes: what is left is where a rounding falls the other way, less than what the codes cost; on the CPU without sinks, which
+// the GPU has not. In 16-bit arithmetic the logits point the same way.
+TEST_P(GpuModelTest, QuantisedCachesGiveTheCpusLogits) {
+  const std::string_view model = GetParam();
+  const bool experts = model != "llama" && model != "mistral";
+  for (const char* type : {"k8v8", "k6v8", "fp8", "k6v4", "k4v4"}) {
+    SCOPED_TRACE(type);
+    Variant cpu;
+    cpu.kv_type = type;
+    cpu.kv_sinks = 0;
+    const Outcome want = Prompt(cpu);
+    const double cost = RelativeRms(want.logits, golden_.logits);
+    for (const int32_t chunk : {512, 7}) {
+      Variant gpu = Gpu();
+      gpu.kv_type = type;
+      gpu.chunk = chunk;
+      EXPECT_LT(RelativeRms(Prompt(gpu).logits, want.logits), experts ? cost : 0.5 * cost) << "chunk " << chunk;
+      gpu.gpu_exact = false;
+      const Outcome fast = Prompt(gpu);
+      EXPECT_GE(CosineOf(fast.logits.data(), want.logits.data(), want.logits.size()), experts ? 0.8 : kWholeCosine) << "fast, chunk " << chunk;
+    }
+  }
+}
+
+// Blocks of codes are shared, swapped out and in, and written chunk by chunk: the same tokens.
+TEST_P(GpuModelTest, QuantisedBlocksMove) {
+  Variant alone = Gpu();
+  alone.kv_type = "k6v8";
+  alone.deterministic = true;
+  const std::vector<int32_t> want = Greedy(alone);
+  Variant chunks = alone;
+  chunks.chunk = 7;
+  EXPECT_EQ(Greedy(chunks), want);
+  for (const bool swap : {false, true}) {
+    Variant little = alone;
+    little.num_others = 3;
+    little.swap = swap;
+    little.kv_tokens = static_cast<int64_t>(golden_.prompt_tokens + golden_.greedy.size()) + 48;
+    EXPECT_EQ(Greedy(little), want) << (swap ? "swapped" : "computed again");
+  }
+  Variant shared = alone;
+  shared.prefix_cache = true;
+  auto harness = Open(shared);
+  for (int i = 0; i < 2; ++i) {
+    const Outcome run = Run(harness.get(), static_cast<size_t>(golden_.prompt_tokens), static_cast<int32_t>(golden_.greedy.size()), false);
+    EXPECT_EQ(run.generated, want) << (i == 0 ? "fresh" : "cached");
   }
 }
 

@@ -78,6 +78,22 @@ TEST_F(GpuRope, AppendHasTheReferencesBits) {
       shapes.push_back({{dtype, 8, 128, 128, 64, false, 6}, style, 128, 32, 128, 0, 0});
     }
   }
+  for (const KvFormat& format : KvFormats()) {
+    for (const bool mean : {false, true}) {
+      KvScheme scheme = format.scheme;
+      const DType dtype = DType::kF32;
+      shapes.push_back({{dtype, 3, 64, 64, 16, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 64, 9, 64, 0, 0});
+      shapes.push_back({{dtype, 8, 128, 128, 48, false, 8, scheme, 0, mean}, RopeStyle::kHalf, 128, 32, 128, 0, 0});
+      shapes.push_back({{dtype, 1, 576, 512, 64, true, 0, scheme, 64, mean}, RopeStyle::kInterleaved, 64, 16, 192, 128, 512});
+      shapes.push_back({{dtype, 2, 80, 40, 24, false, 8, scheme, 0, mean}, RopeStyle::kInterleaved, 20, 4, 80, 3, 2});
+      shapes.push_back({{dtype, 1, 13, 5, 8, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 6, 2, 17, 11, 7});
+      shapes.push_back({{dtype, 2, 256, 128, 1, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 128, 2, 256, 0, 0});
+      scheme.key_group = scheme.latent_group = mean ? 32 : 0;
+      scheme.rotate = !scheme.rotate;
+      shapes.push_back({{dtype, 2, 128, 128, 16, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 128, 4, 128, 0, 0});
+      shapes.push_back({{dtype, 1, 576, 512, 16, true, 0, scheme, 64, mean}, RopeStyle::kInterleaved, 64, 16, 192, 128, 512});
+    }
+  }
   const std::vector<std::vector<SeqSpan>> batches = {
       {{0, 0, 1, 1}},
       {{2, 1, 7, 20}, {0, 8, 0, 5}, {1, 10, 33, 33}, {3, 50, 1, 129}},
@@ -85,7 +101,7 @@ TEST_F(GpuRope, AppendHasTheReferencesBits) {
   };
   for (const Shape& s : shapes) {
     for (const std::vector<SeqSpan>& spans : batches) {
-      SCOPED_TRACE(fmt::format("{} k_dim {} rope {} style {} spans {}", DTypeName(s.kv.dtype), s.kv.k_dim, s.rope_dim,
+      SCOPED_TRACE(fmt::format("{} k_dim {} rope {} style {} spans {}", s.kv.Name(), s.kv.k_dim, s.rope_dim,
                                static_cast<int>(s.style), spans.size()));
       TestRng rng(11);
       std::vector<int32_t> kv_lens(4, 1);
@@ -141,6 +157,30 @@ TEST_F(GpuRope, AppendHasTheReferencesBits) {
   }
 }
 
+// NaN, infinities, huge and tiny values: the reference's codes.
+TEST_F(GpuRope, CodesOfSpecialValues) {
+  const float special[] = {NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, 0.0f, -0.0f, 5e4f, 1e-38f};
+  for (const KvFormat& format : KvFormats()) {
+    for (const float value : special) {
+      SCOPED_TRACE(fmt::format("{} {}", format.name, value));
+      std::vector<float> k = TestRng(5).NormalVector(64), v = TestRng(6).NormalVector(64);
+      k[9] = value, v[40] = value;
+      if (value == 0 || value == 1e-38f) std::fill(k.begin(), k.end(), value), std::fill(v.begin(), v.end(), value);
+      TestKv cache({DType::kF32, 1, 64, 64, 16, false, 0, format.scheme}, {3});
+      const GpuKv gpu_cache(cache, 1);
+      const std::vector<SeqSpan> spans = {{0, 0, 1, 3}};
+      RopeAppend(TestContext(Isa::kRef), {.spans = spans, .rope_dim = 0, .k = k.data(), .v = v.data(), .kv = cache.view()});
+      const GpuArray<float> gpu_k(k), gpu_v(v), angles(1);
+      GpuBatch batch(spans, 1);
+      batch.Fill();
+      GPU_OK(Backend().rope_append(Gpu::Get().Exec(), batch.get(), {.cos = angles.data(), .sin = angles.data(), .rope_dim = 0, .k = gpu_k.data(),
+                                                                    .v = gpu_v.data(), .kv = gpu_cache.view()}));
+      EXPECT_EQ(FirstBitDifference(gpu_cache.AllBytes(), cache.AllBytes()), "");
+      EXPECT_TRUE(gpu_cache.Intact());
+    }
+  }
+}
+
 // What MLA has done on the way: the bits of RmsNorm before and CopyHeads behind.
 TEST_F(GpuRope, NormOfTheLatentAndCopyOfTheQueries) {
   struct Case {
@@ -148,7 +188,8 @@ TEST_F(GpuRope, NormOfTheLatentAndCopyOfTheQueries) {
     int32_t num_q_heads, q_dim, q_rope_offset;
   };
   for (const Case& c : {Case{{DType::kF16, 1, 576, 512, 64, true}, 16, 192, 128}, Case{{DType::kF32, 1, 40, 32, 16, true}, 3, 24, 16},
-                        Case{{DType::kF32, 1, 21, 13, 16, true}, 2, 11, 3}}) {
+                        Case{{DType::kF32, 1, 21, 13, 16, true}, 2, 11, 3},
+                        Case{{DType::kF32, 1, 576, 512, 64, true, 0, FindKvFormat("k6v8")->scheme, 64, true}, 16, 192, 128}}) {
     for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalf}) {
       for (const std::vector<SeqSpan>& spans : {std::vector<SeqSpan>{{0, 0, 1, 7}}, {{2, 0, 5, 20}, {1, 5, 33, 33}}, {{0, 0, 300, 310}}}) {
         std::vector<int32_t> kv_lens(4, 1);
@@ -204,7 +245,8 @@ TEST_F(GpuRope, NormOfEachHead) {
     int32_t num_q_heads, rope_dim, gap;
   };
   for (const Case& c : {Case{{DType::kF16, 8, 128, 128, 64}, 32, 128, 0}, Case{{DType::kBF16, 2, 64, 64, 16}, 6, 64, 4},
-                        Case{{DType::kF32, 3, 30, 30, 16}, 9, 20, 1}, Case{{DType::kF32, 1, 512, 512, 16}, 2, 512, 0}}) {
+                        Case{{DType::kF32, 3, 30, 30, 16}, 9, 20, 1}, Case{{DType::kF32, 1, 512, 512, 16}, 2, 512, 0},
+                        Case{{DType::kF32, 8, 128, 128, 16, false, 0, FindKvFormat("k6v4")->scheme, 0, true}, 32, 128, 0}}) {
     for (const RopeStyle style : {RopeStyle::kInterleaved, RopeStyle::kHalf}) {
       for (const std::vector<SeqSpan>& spans : {std::vector<SeqSpan>{{0, 0, 1, 7}}, {{2, 0, 5, 20}, {1, 5, 33, 33}}}) {
         std::vector<int32_t> kv_lens(4, 1);

@@ -120,11 +120,23 @@ bool GpuBytes::Intact() const {
   return true;
 }
 
+namespace {
+
+std::span<const float> MeanOf(const PagedKv& kv) {
+  if (kv.key_mean == nullptr) return {};
+  return {kv.key_mean, static_cast<size_t>(kv.num_kv_heads * kv.planes->key.coding.dim)};
+}
+
+}  // namespace
+
 GpuKv::GpuKv(const TestKv& kv, int64_t num_slots)
     : words_(kv.AllBytes()),
       tables_(std::span<const int32_t>(kv.view().block_tables,
                                        static_cast<size_t>(num_slots * kv.view().table_stride))),
+      mean_(MeanOf(kv.view())),
       view_(kv.view()) {
+  CHECK(kv.view().sinks == nullptr);
+  if (view_.key_mean != nullptr) view_.key_mean = mean_.data();
   view_.data = reinterpret_cast<std::byte*>(words_.data());
   view_.block_tables = tables_.data();
 }

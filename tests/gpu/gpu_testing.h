@@ -98,17 +98,18 @@ class GpuArray {
 // Whether every byte of the value is poison.
 inline bool IsPoison(float value) { return std::bit_cast<uint32_t>(value) == 0xffffffffu; }
 
-// A TestKv in device memory.
+// A TestKv in device memory; of a quantised one without sinks, the planes stay where they are, with the TestKv.
 class GpuKv {
  public:
   GpuKv(const TestKv& kv, int64_t num_slots);
   const PagedKv& view() const { return view_; }
   std::vector<float> AllBytes() const { return words_.Read(); }
-  bool Intact() const { return words_.Intact() && tables_.Intact(); }
+  bool Intact() const { return words_.Intact() && tables_.Intact() && mean_.Intact(); }
 
  private:
   GpuArray<float> words_;
   GpuArray<int32_t> tables_;
+  GpuArray<float> mean_;
   PagedKv view_;
 };
 

@@ -46,7 +46,6 @@ int64_t RefWorkspaceBytes(int num_threads, int32_t v_dim) {
 void Attention(const ExecContext& ctx, const AttentionParams& params) {
   Validate(params);
   if (OnCuda(ctx)) {
-    CHECK(params.kv.planes == nullptr) << "no quantised cache on the GPU";
     const CudaAttentionShape shape = {.num_q_heads = params.num_q_heads,
                                       .num_kv_heads = params.kv.num_kv_heads,
                                       .k_dim = params.kv.k_dim,

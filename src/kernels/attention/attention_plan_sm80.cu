@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_codes.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/matmul/matmul_launch.h"
 
@@ -353,6 +354,27 @@ CudaStatus CopyToHalf(const CudaExec& exec, const CudaBatch& batch, const Attent
   return ConvertX(exec, convert);
 }
 
+// Over a quantised cache. In exact and in deterministic arithmetic by the kernel that takes every shape.
+CudaStatus AttendCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params) {
+  const CodePlanes planes = CodePlanesOf(*params.kv.planes);
+  const bool fast = exec.math == CudaMath::kFast && !exec.deterministic;
+  if (fast && CodesCover(params, planes, schedule)) {
+    if (CudaStatus failure = RunCodesDecode(exec, batch, schedule, params, planes)) return failure;
+    const bool all = int64_t{batch.max_q_len} * schedule.group <= schedule.max_split_rows;
+    if (all) return nullptr;
+    if (CudaStatus failure = RunCodesPrefill(exec, batch, schedule, params, planes)) return failure;
+    return CopyToHalf(exec, batch, params);
+  }
+  if (fast && MlaCodesCover(params, planes)) {
+    if (CudaStatus failure = RunMlaCodes(exec, batch, schedule, params, planes)) return failure;
+    if (CudaStatus failure = RunCombine(exec, batch, schedule, params)) return failure;
+    if (CudaStatus failure = RunUnrotate(exec, batch, params, planes)) return failure;
+    return CopyToHalf(exec, batch, params);
+  }
+  if (CudaStatus failure = RunGenericCodesAttention(exec, batch, params, planes)) return failure;
+  return CopyToHalf(exec, batch, params);
+}
+
 }  // namespace
 
 CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
@@ -372,6 +394,8 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
   if (batch.num_rows == 0 || batch.num_spans == 0) return nullptr;
   const AttentionSchedule schedule =
       MakeAttentionSchedule(shape, batch, exec.num_sms, exec.deterministic, plan.memory);
+  if (kv.sinks != nullptr) return CudaFail(CudaFault::kUnsupported, "attention: no sinks beside a quantised cache");
+  if (kv.planes != nullptr) return AttendCodes(exec, batch, schedule, params);
   if (exec.math == CudaMath::kFast) {
     if (MlaCovers(params)) {
       if (CudaStatus failure = RunMlaAttention(exec, batch, schedule, params)) return failure;

@@ -9,7 +9,6 @@
 // What earlier steps wrote is copied before the kernels in front of this one have ended: between the plan of a step and a
 // layer's attention only positions of the step's own tokens (from kv_len - q_len on) are written, and the plan's kernel has
 // ended before any behind it starts.
-#include "device/cuda/clamped_half.cuh"
 #include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
@@ -21,14 +20,12 @@
 #include "kernels/attention/attention_run.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_stream.cuh"
+#include "kernels/attention/attention_stream_merge.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/common/paged_kv.cuh"
 
 namespace cachalot {
 namespace {
-
-constexpr int kRows = 16;
-constexpr int kMergeRows = 8;  // at a time
 
 // kBlocks to an SM: one with many warps for little work, two keep more copies under way.
 template <int kDim, int kBlocks>
@@ -43,7 +40,6 @@ struct Geometry {
   // barrier's phase before for it.
   static constexpr int kSlots = (kBlocks == 1 ? 3 : 4) * kConsumers * 128 / kDim;
   static_assert(kSlots % kConsumers == 0);
-  static constexpr int kMergePitch = kDim + 8;  // floats
 };
 
 // All of the block's shared memory.
@@ -51,8 +47,9 @@ template <int kDim, int kBlocks>
 struct Shared {
   using G = Geometry<kDim, kBlocks>;
   unsigned char slots[G::kSlots][2 * G::kRunBytes];  // keys, then values, of a run
-  float merge[G::kConsumers][kMergeRows][G::kMergePitch];
-  float warp_m[G::kConsumers][kRows], warp_l[G::kConsumers][kRows];
+  static constexpr int kConsumers = G::kConsumers;
+  float merge[kConsumers][kMergeRows][kDim + kMergePad];
+  float warp_m[kConsumers][kStreamRows], warp_l[kConsumers][kStreamRows];
   uint64_t full[G::kSlots], empty[G::kSlots];
   bool folds;
 };
@@ -177,153 +174,6 @@ __device__ __forceinline__ void AttendRun(uint32_t keys, const Queries<kDim>& q,
   }
 }
 
-template <int kThreads>
-__device__ __forceinline__ void ConsumersMeet() {
-  asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
-}
-
-__device__ __forceinline__ void WriteRow(const AttentionParams& p, const TileRow& row, int dim, int d, const float (&out)[4]) {
-  float* to = p.out + row.row * p.out_token_stride + row.head * p.out_head_stride + d;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) to[i] = out[i];
-  if (p.out_half.data == nullptr) return;
-  auto* half = static_cast<uint16_t*>(p.out_half.data) + row.row * p.out_half.stride + row.head * dim + d;
-  *reinterpret_cast<uint2*>(half) = ClampedHalf4({out[0], out[1], out[2], out[3]});
-}
-
-// Values d .. d + 3 of a row over what each warp has left in shared memory.
-template <int kDim, int kBlocks>
-__device__ __forceinline__ Folded MergedWarps(const Shared<kDim, kBlocks>& shared, int row, int d) {
-  constexpr int kConsumers = Geometry<kDim, kBlocks>::kConsumers;
-  Folded merged = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
-#pragma unroll
-  for (int w = 0; w < kConsumers; ++w) merged.m = fmaxf(merged.m, shared.warp_m[w][row]);
-#pragma unroll
-  for (int w = 0; w < kConsumers; ++w) {
-    const float m = shared.warp_m[w][row], factor = m == -CUDART_INF_F ? 0.0f : exp2f(m - merged.m);
-    const float4 part = *reinterpret_cast<const float4*>(&shared.merge[w][row][d]);
-    merged.l = __fmaf_rn(shared.warp_l[w][row], factor, merged.l);
-    merged.sum.x = __fmaf_rn(part.x, factor, merged.sum.x);
-    merged.sum.y = __fmaf_rn(part.y, factor, merged.sum.y);
-    merged.sum.z = __fmaf_rn(part.z, factor, merged.sum.z);
-    merged.sum.w = __fmaf_rn(part.w, factor, merged.sum.w);
-  }
-  return merged;
-}
-
-// Rows [begin, begin + count) of a tile and head over all its pieces, the warps taking turns, into shared memory.
-template <int kDim, int kBlocks>
-__device__ __forceinline__ void FoldRows(const AttentionSchedule& s, const Piece& piece, int begin, int count, Shared<kDim, kBlocks>& shared) {
-  constexpr int kConsumers = Geometry<kDim, kBlocks>::kConsumers;
-  constexpr int kLanes = kDim / 4, kSide = 32 / kLanes;  // of a row; rows side by side
-  constexpr int kAtATime = 4, kAhead = 3;                // rows of a lane, pieces
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, d = lane % kLanes * 4;
-  for (int base = 0; base < count; base += kAtATime * kSide) {
-    Folded folded[kAtATime];
-#pragma unroll
-    for (Folded& row : folded) row = {-CUDART_INF_F, 0, {0, 0, 0, 0}};
-    for (int from = piece.first_block + warp; from <= piece.last_block; from += kAhead * kConsumers) {
-      float2 stats[kAhead][kAtATime];
-      float4 parts[kAhead][kAtATime];
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int b = from + i * kConsumers;
-#pragma unroll
-        for (int j = 0; j < kAtATime; ++j) {
-          const int row = base + j * kSide + lane / kLanes;
-          stats[i][j] = {-CUDART_INF_F, 0};
-          parts[i][j] = {0, 0, 0, 0};
-          if (b > piece.last_block || row >= count) continue;
-          const int64_t at = (2 * int64_t{b} + (b == piece.first_block ? 1 : 0)) * kRows + begin + row;
-          stats[i][j] = __ldcg(s.partial_stats + at);
-          parts[i][j] = __ldcg(reinterpret_cast<const float4*>(s.partial_out + at * kDim + d));
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-        for (int j = 0; j < kAtATime; ++j) folded[j].Add(stats[i][j].x, stats[i][j].y, parts[i][j]);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAtATime; ++j) {
-      const int row = base + j * kSide + lane / kLanes;
-      if (row >= count) continue;
-      *reinterpret_cast<float4*>(&shared.merge[warp][row][d]) = folded[j].sum;
-      if (d != 0) continue;
-      shared.warp_m[warp][row] = folded[j].m;
-      shared.warp_l[warp][row] = folded[j].l;
-    }
-  }
-}
-
-// The warps' softmaxes of a piece become the output, or a partial result.
-template <int kDim, int kBlocks>
-__device__ __forceinline__ void MergePiece(const AttentionParams& p, const AttentionSchedule& s, const Piece& piece,
-                                           const WarpState<kDim>& state, Shared<kDim, kBlocks>& shared) {
-  using G = Geometry<kDim, kBlocks>;
-  constexpr int kFours = kDim / 4;
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, quad = lane % 4;
-  const int first_row = piece.tile * TileRowsOf(s, piece.seq);
-  const int rows = min(kRows, piece.seq.q_len * s.group - first_row);
-  const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int here = min(kMergeRows, rows - kMergeRows * r);
-    if (here <= 0) break;
-    ConsumersMeet<G::kConsumerThreads>();  // what was merged last has been read
-    float l = state.l[r];
-    l += __shfl_xor_sync(kAllLanes, l, 1);
-    l += __shfl_xor_sync(kAllLanes, l, 2);
-    if (quad == 0) {
-      shared.warp_m[warp][g] = state.m[r];
-      shared.warp_l[warp][g] = l;
-    }
-    if (g < here) {
-      float* to = shared.merge[warp][g] + quad * 2;
-#pragma unroll
-      for (int n = 0; n < kDim / 8; ++n) *reinterpret_cast<float2*>(to + n * 8) = {state.o[n][2 * r], state.o[n][2 * r + 1]};
-    }
-    ConsumersMeet<G::kConsumerThreads>();
-    for (int e = tid; e < here * kFours; e += G::kConsumerThreads) {
-      const int row = e / kFours, d = e % kFours * 4;
-      const Folded merged = MergedWarps<kDim, kBlocks>(shared, row, d);
-      if (piece.whole) {
-        float out[4];
-        merged.Write(out);
-        WriteRow(p, RowOfTile(piece.seq, first_row + r * kMergeRows + row, s.group, piece.kv_head), kDim, d, out);
-      } else {
-        const int64_t at = partial * kRows + r * kMergeRows + row;
-        *reinterpret_cast<float4*>(s.partial_out + at * kDim + d) = merged.sum;
-        if (d == 0) s.partial_stats[at] = {merged.m, merged.l};
-      }
-    }
-  }
-  if (piece.whole) return;
-
-  // The block that finishes a tile and head last folds its pieces.
-  __threadfence();  // this thread's part of the piece is there for every block
-  ConsumersMeet<G::kConsumerThreads>();
-  if (tid == 0) {
-    int32_t* arrivals = s.arrivals + piece.first_block;
-    shared.folds = atomicAdd(arrivals, 1) == piece.last_block - piece.first_block;
-    if (shared.folds) *arrivals = 0;
-  }
-  ConsumersMeet<G::kConsumerThreads>();
-  if (!shared.folds) return;
-  __threadfence();
-  for (int begin = 0; begin < rows; begin += kMergeRows) {
-    FoldRows<kDim, kBlocks>(s, piece, begin, min(kMergeRows, rows - begin), shared);
-    ConsumersMeet<G::kConsumerThreads>();
-    for (int e = tid; e < min(kMergeRows, rows - begin) * kFours; e += G::kConsumerThreads) {
-      float out[4];
-      MergedWarps<kDim, kBlocks>(shared, e / kFours, e % kFours * 4).Write(out);
-      WriteRow(p, RowOfTile(piece.seq, first_row + begin + e / kFours, s.group, piece.kv_head), kDim, e % kFours * 4, out);
-    }
-    ConsumersMeet<G::kConsumerThreads>();
-  }
-}
-
 // The attending warps.
 template <typename T, int kDim, int kBlocks>
 __device__ __forceinline__ void AttendShare(const AttentionParams& p, const AttentionSchedule& s, Walk walk, Shared<kDim, kBlocks>& shared) {
@@ -354,7 +204,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
       Arrive(SharedAddress(&shared.empty[slot]));
     }
     taken += piece.runs;
-    MergePiece<kDim, kBlocks>(p, s, piece, state, shared);
+    MergePiece<kDim>(p, s, piece, state, shared);
   }
 }
 
@@ -410,7 +260,7 @@ bool StreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule) {
   if (CurrentTune().attention == CudaTune::Attention::kRounds || schedule.stream_blocks == 0) return false;
   // Drafts of several tiles: blocks side by side read the same tokens in attention_decode_sm80.cu.
   const int64_t rows = int64_t{batch.max_q_len} * schedule.group;
-  return rows <= kRows || rows > schedule.max_split_rows;
+  return rows <= kStreamRows || rows > schedule.max_split_rows;
 }
 
 CudaStatus RunStreamAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,

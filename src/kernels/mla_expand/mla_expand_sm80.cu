@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/value.cuh"
+#include "kernels/common/kv_codes.cuh"
 #include "kernels/common/paged_kv.cuh"
 #include "kernels/mla_expand/mla_expand_cuda.h"
 
@@ -54,6 +55,28 @@ __global__ void GatherKernel(CudaMlaGatherParams p) {
   for (int i = threadIdx.x * kWidth; i < kv.k_dim; i += kGatherThreads * kWidth) {
     StoreF32<float, kWidth>(LoadF32<T, kWidth>(src + i), dst + i);
   }
+}
+
+// Out of a quantised cache: as the model meant them (DecodeKvKey).
+__global__ __launch_bounds__(32) void GatherCodesKernel(const __grid_constant__ CudaMlaGatherParams p, const __grid_constant__ CodePlanes planes) {
+  __shared__ float x[kMaxKvDim + kKvUnit];
+  const int64_t row = blockIdx.x;
+  const int lane = static_cast<int>(threadIdx.x), dim = planes.key.dim;
+  const PagedKv& kv = p.latent;
+  const CudaMlaRow from = p.rows[row];
+  float* dst = p.dst + row * kv.k_dim;
+  if (from.slot < 0) {
+    for (int d = lane; d < kv.k_dim; d += 32) dst[d] = 0;
+    return;
+  }
+  const std::byte* region = BlockOf(kv, from.slot, from.position);
+  const int64_t token = from.position % kv.block_tokens;
+  for (int d = lane; d < dim; d += 32) x[d] = StoredValue(planes.key, region, token, d);
+  RotateByWarp(x, dim, planes.rotation, lane);
+  const float inverse = 1.0f / static_cast<float>(planes.rotation);  // a power of two
+  for (int d = lane; d < dim; d += 32) dst[d] = __fadd_rn(__fmul_rn(x[d], inverse), kv.key_mean == nullptr ? 0.0f : kv.key_mean[d]);
+  const auto* exact = reinterpret_cast<const uint16_t*>(region + planes.exact) + token * planes.exact_dim;
+  for (int d = lane; d < planes.exact_dim; d += 32) dst[dim + d] = BF16BitsToF32(exact[d]);
 }
 
 template <typename T, int kWidth>
@@ -109,6 +132,10 @@ CudaStatus CudaMlaGather(const CudaExec& exec, const CudaMlaGatherParams& params
   if (params.num_rows == 0) return nullptr;
   const auto grid = static_cast<unsigned>(params.num_rows);
   const auto stream = static_cast<cudaStream_t>(exec.stream);
+  if (params.latent.planes != nullptr) {
+    GatherCodesKernel<<<grid, 32, 0, stream>>>(params, CodePlanesOf(*params.latent.planes));
+    return CudaLaunched("mla_gather of %lld tokens of codes of %d values", static_cast<long long>(params.num_rows), params.latent.k_dim);
+  }
   const bool fours = InFours(params.latent) && AlignedF32(params.dst);
   const bool known = WithType(params.latent.dtype, [&](auto value) {
     using T = decltype(value);

@@ -27,7 +27,7 @@ void RopeAppend(const ExecContext& ctx, const RopeAppendParams& params) {
   CHECK(params.k_rope_offset >= 0 && params.k_rope_offset + end <= params.kv.k_dim)
       << "rope at " << params.k_rope_offset << " + " << end << " of a key of " << params.kv.k_dim;
   CHECK(params.kv.block_tokens > 0);
-  CHECK(params.kv.planes == nullptr || (std::max(params.kv.k_dim, params.kv.v_dim) <= kMaxKvDim && !OnCuda(ctx))) << "a quantised key of " << params.kv.k_dim;
+  CHECK(params.kv.planes == nullptr || std::max(params.kv.k_dim, params.kv.v_dim) <= kMaxKvDim) << "a quantised key of " << params.kv.k_dim;
   for (const SeqSpan& span : params.spans) {
     CHECK(span.q_len >= 0 && span.kv_len >= span.q_len)
         << "span q_len " << span.q_len << " kv_len " << span.kv_len;

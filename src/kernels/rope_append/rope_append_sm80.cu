@@ -29,18 +29,6 @@ __global__ void RopeTableKernel(RopeTableParams p) {
   }
 }
 
-// Of k's values in front of the rope, for the whole warp.
-__device__ __forceinline__ float KeyNorm(const RopeAppendParams& p, const float* k) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, dim = p.k_rope_offset;
-  float sum = 0;
-  if (dim % 4 == 0 && p.k_token_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.k) % 16 == 0) {
-    for (int at = lane; at < dim / 4; at += 32) sum += SquareSum(reinterpret_cast<const float4*>(k)[at]);
-  } else {
-    for (int i = lane; i < dim; i += 32) sum = __fmaf_rn(k[i], k[i], sum);
-  }
-  return InverseRms(WarpSum(sum), dim, p.k_norm_eps);
-}
-
 template <typename T>
 __global__ void RopeAppendKernel(RopeAppendParams p, const int32_t* row_slots, const int32_t* row_positions, int blocks_per_row) {
   LetNextKernelStart();
@@ -126,6 +114,7 @@ CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const Ro
                     kv.num_kv_heads, static_cast<long long>(params.q_copy_rows));
   }
   if (batch.num_rows == 0) return nullptr;
+  if (kv.planes != nullptr) return RopeAppendCodes(exec, batch, params);
   if (params.q_norm_weight != nullptr) return RopeNormAppend(exec, batch, params);
   // Few rows: several blocks a row, so that more than a few SMs work.
   const int64_t q_work = int64_t{params.num_q_heads} * (end / 2), k_work = int64_t{kv.num_kv_heads} * kv.k_dim;

@@ -14,20 +14,6 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// x [dim] normed into `out`; the whole warp calls it.
-__device__ __forceinline__ void NormHead(const float* x, const float* weight, int dim, float eps, bool aligned, float* out) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float sum = 0;
-  if (aligned) {
-    for (int at = lane; at < dim / 4; at += 32) sum += SquareSum(reinterpret_cast<const float4*>(x)[at]);
-  } else {
-    for (int i = lane; i < dim; i += 32) sum = __fmaf_rn(x[i], x[i], sum);
-  }
-  const float inverse = InverseRms(WarpSum(sum), dim, eps);
-  for (int i = lane; i < dim; i += 32) out[i] = x[i] * inverse * weight[i];
-  __syncwarp();
-}
-
 template <typename T>
 __global__ __launch_bounds__(kWarps * 32) void RopeNormAppendKernel(const __grid_constant__ RopeAppendParams p, const int32_t* row_slots,
                                                                     const int32_t* row_positions, int64_t num_heads, bool aligned) {

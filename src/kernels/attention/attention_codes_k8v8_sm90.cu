@@ -1,0 +1,12 @@
+// --kv-type k8v8 (attention_codes_kernels.cuh).
+#include "kernels/attention/attention_codes_formats.cuh"
+#include "kernels/attention/attention_codes_kernels.cuh"
+
+namespace cachalot {
+
+CudaStatus AttendK8V8(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
+                      const CodePlanes& planes, bool prefill) {
+  return LaunchFormat<KvCode::kInt8, KvCode::kE4M3>(exec, batch, schedule, params, planes, prefill);
+}
+
+}  // namespace cachalot

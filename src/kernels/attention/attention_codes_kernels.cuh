@@ -1,0 +1,192 @@
+// Attention over a quantised cache with heads of 64 or 128, as kernels of one format; attention_codes_*_sm90.cu are one each.
+//
+// Decode: the work is shared out as attention_stream.cuh says, to one block of eight warps or two of four on each SM. The warps of a block
+// take the runs of a tile and head in turn and are merged as in attention_stream_sm90.cu. What earlier steps wrote is loaded before the
+// kernels in front of this one have ended, for the reasons given there.
+// Prefill: tiles of 64 rows, sixteen a warp, each of which goes through its runs by itself. The codes are taken apart once for each
+// sixteen rows; in exchange the scores take half the tensor cores' time that F16's do, and no scratch is needed, whatever the context.
+#pragma once
+
+#include "device/cuda/cuda_card.h"
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
+#include "kernels/attention/attention_codes_run.cuh"
+#include "kernels/attention/attention_prefetch.cuh"
+#include "kernels/attention/attention_stream_merge.cuh"
+
+namespace cachalot {
+namespace {
+
+// All of the block's shared memory.
+template <typename F, int kBlocks>
+struct SharedCodes {
+  static constexpr int kConsumers = kBlocks == 1 ? 8 : 4;  // warps: eight on an SM, so that each may have 255 registers
+  float merge[kConsumers][kMergeRows][F::kDim + kMergePad];
+  float warp_m[kConsumers][kStreamRows], warp_l[kConsumers][kStreamRows];
+  SharedQueries<F> queries;
+  bool folds;
+};
+
+template <typename F, int kBlocks>
+__global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) void CodesStreamKernel(
+    const __grid_constant__ AttentionParams p, const __grid_constant__ CodePlanes planes, const SeqSpan* spans,
+    const __grid_constant__ AttentionSchedule s, bool aligned) {
+#if __CUDA_ARCH__ >= 900
+  using S = SharedCodes<F, kBlocks>;
+  constexpr int kWarps = S::kConsumers;
+  __shared__ S shared;
+  LetNextKernelStart();
+  PrefetchUpcoming(p);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  bool waited = false;
+  Walk walk(s, spans);
+  Piece piece;
+  while (walk.Next(&piece)) {
+    const int count = (piece.runs - warp + kWarps - 1) / kWarps;
+    RunReader<F> reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end);
+    // The first two runs of a warp may be the step's own tokens.
+    if (!waited && (piece.first_run + warp + kWarps + 1) * kRunTokens > piece.seq.kv_len - piece.seq.q_len) {
+      WaitForEarlierKernels();
+      waited = true;
+    }
+    reader.Start();
+    if (!waited) {
+      WaitForEarlierKernels();
+      waited = true;
+    }
+    const int first_row = piece.tile * TileRowsOf(s, piece.seq);
+    // All warps have read the last piece's queries before they merged it.
+    for (int r = warp; r < kCodeRows; r += kWarps) {
+      StoreQueryRow<F>(p, planes, RowOfTile(piece.seq, first_row + r, s.group, piece.kv_head), r, aligned, &shared.queries);
+    }
+    __syncthreads();
+    CodeQueries<F> q;
+    LoadQueries<F>(shared.queries, &q);
+    Visible visible;
+    int whole_low = 0, whole_high = INT32_MAX;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const TileRow row = RowOfTile(piece.seq, first_row + lane / 4 + 8 * r, s.group, piece.kv_head);
+      const bool exists = row.position >= 0;  // else it sees whatever there is
+      visible.begin[r] = exists ? VisibleBegin(row.position, s.window) : 0;
+      visible.end[r] = exists ? row.position + 1 : INT32_MAX;
+      whole_low = max(whole_low, visible.begin[r]);
+      whole_high = min(whole_high, visible.end[r]);
+    }
+    whole_low = max(__reduce_max_sync(kAllLanes, whole_low), piece.begin);
+    whole_high = min(__reduce_min_sync(kAllLanes, whole_high), piece.end);
+    // Tokens beside the piece are another block's.
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      visible.begin[r] = max(visible.begin[r], piece.begin);
+      visible.end[r] = min(visible.end[r], piece.end);
+    }
+    CodeState<F> state;
+    state.Clear();
+    reader.Attend(q, visible, whole_low, whole_high, &state);
+    state.Finish(q.factor);
+    MergePiece<F::kDim>(p, s, piece, state, shared);
+  }
+  if (!waited) WaitForEarlierKernels();  // a kernel behind this one waits for those in front of it through it
+#endif
+}
+
+constexpr int kPrefillWarps = kPrefillTileRows / kCodeRows;
+
+template <typename F>
+__global__ __launch_bounds__(kPrefillWarps * 32, 2) void CodesPrefillKernel(const __grid_constant__ AttentionParams p,
+                                                                            const __grid_constant__ CodePlanes planes, const SeqSpan* spans,
+                                                                            const __grid_constant__ AttentionSchedule s, bool aligned) {
+#if __CUDA_ARCH__ >= 900
+  __shared__ SharedQueries<F> queries[kPrefillWarps];
+  if (static_cast<int>(blockIdx.x) >= s.counts->num_prefill_items) return;
+  const PrefillItem item = s.prefill[blockIdx.x];
+  const SeqSpan span = spans[item.span];
+  const int kv_head = static_cast<int>(blockIdx.y), warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = item.tile * kPrefillTileRows + warp * kCodeRows, num_rows = span.q_len * s.group;
+  if (first_row >= num_rows) return;  // whole warps; nothing waits for the block
+  const int base = span.kv_len - span.q_len, last_row = min(first_row + kCodeRows, num_rows) - 1;
+  const int low = VisibleBegin(base + first_row / s.group, s.window), high = base + last_row / s.group + 1;
+  const int first_run = low / kRunTokens, count = (high + kRunTokens - 1) / kRunTokens - first_run;
+  RunReader<F> reader(p.kv, planes, span.slot, kv_head, first_run, 1, count, low, high);
+  reader.Start();
+  for (int r = 0; r < kCodeRows; ++r) {
+    StoreQueryRow<F>(p, planes, RowOfTile(span, first_row + r, s.group, kv_head), r, aligned, &queries[warp]);
+  }
+  __syncwarp();
+  CodeQueries<F> q;
+  LoadQueries<F>(queries[warp], &q);
+  TileRow rows[2];
+  Visible visible;
+  int whole_low = low, whole_high = high;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    rows[r] = RowOfTile(span, first_row + lane / 4 + 8 * r, s.group, kv_head);
+    const bool exists = rows[r].position >= 0;
+    visible.begin[r] = exists ? VisibleBegin(rows[r].position, s.window) : low;
+    visible.end[r] = exists ? rows[r].position + 1 : high;
+    whole_low = max(whole_low, visible.begin[r]);
+    whole_high = min(whole_high, visible.end[r]);
+  }
+  whole_low = __reduce_max_sync(kAllLanes, whole_low);
+  whole_high = __reduce_min_sync(kAllLanes, whole_high);
+  CodeState<F> state;
+  state.Clear();
+  reader.Attend(q, visible, whole_low, whole_high, &state);
+  state.Finish(q.factor);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float l = state.l[r];
+    l += __shfl_xor_sync(kAllLanes, l, 1);
+    l += __shfl_xor_sync(kAllLanes, l, 2);
+    if (rows[r].position < 0) continue;
+    const float inverse = __fdiv_rn(1.0f, l);
+    float* to = p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int j = 0; j < F::Value::kTiles; ++j) to[F::Value::ColumnOf(2 * (lane % 4) + e, j)] = state.o[j][2 * r + e] * inverse;
+    }
+  }
+#endif
+}
+
+bool QueriesAligned(const AttentionParams& p) {
+  return p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
+}
+
+template <typename F, int kBlocks>
+CudaStatus LaunchStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
+                        const CodePlanes& planes) {
+  static_assert(sizeof(SharedCodes<F, kBlocks>) <= 48 * 1024);
+  LaunchOverlapped<LaunchRole::kAttention>(&CodesStreamKernel<F, kBlocks>, static_cast<unsigned>(schedule.stream_blocks),
+                                           SharedCodes<F, kBlocks>::kConsumers * 32, 0, exec.stream, params, planes, batch.spans, schedule,
+                                           QueriesAligned(params));
+  return CudaLaunched("attention stream of %d spans, %d/%d heads of %d in codes", batch.num_spans, params.num_q_heads, params.kv.num_kv_heads,
+                      F::kDim);
+}
+
+template <typename F>
+CudaStatus LaunchCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
+                       const CodePlanes& planes, bool prefill) {
+  if (!prefill) {
+    return schedule.stream_blocks_per_sm == 1 ? LaunchStream<F, 1>(exec, batch, schedule, params, planes)
+                                              : LaunchStream<F, 2>(exec, batch, schedule, params, planes);
+  }
+  const dim3 grid(static_cast<unsigned>(schedule.max_prefill), static_cast<unsigned>(params.kv.num_kv_heads));
+  CodesPrefillKernel<F><<<grid, kPrefillWarps * 32, 0, static_cast<cudaStream_t>(exec.stream)>>>(params, planes, batch.spans, schedule,
+                                                                                                 QueriesAligned(params));
+  return CudaLaunched("attention prefill of %d rows, %d/%d heads of %d in codes", batch.num_rows, params.num_q_heads, params.kv.num_kv_heads,
+                      F::kDim);
+}
+
+template <KvCode kKey, KvCode kValue>
+CudaStatus LaunchFormat(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
+                        const CodePlanes& planes, bool prefill) {
+  return params.kv.k_dim == 64 ? LaunchCodes<CodeFormat<kKey, kValue, 64>>(exec, batch, schedule, params, planes, prefill)
+                               : LaunchCodes<CodeFormat<kKey, kValue, 128>>(exec, batch, schedule, params, planes, prefill);
+}
+
+}  // namespace
+}  // namespace cachalot
