@@ -27,7 +27,7 @@ struct CudaMoeFewParams {
   const std::byte* const* down_data = nullptr;
   const float* const* up_scales = nullptr;    // FP8: the same
   const float* const* down_scales = nullptr;
-  CudaMatrix shared_up, shared_down;          // data null: none
+  CudaMatrix shared_up = {}, shared_down = {};  // data null: none
   uint16_t* h = nullptr;                      // scratch: F16 [num_tokens * top_k, gates]
   uint16_t* shared_h = nullptr;               // F16 [num_tokens, gates of the shared expert]
   float* residual = nullptr;                  // [num_tokens, n of down]
