@@ -10,6 +10,8 @@
 // Four warps copy (or one, by bulk copies), eight multiply, one folds. A stage is 1 KB of each of 16 rows, of which each warp that
 // multiplies takes 128 bytes; its sums of a tile go to shared memory, where the folding warp adds the eight up and does what is left.
 //
+// A dense matmul of few rows is a mixture with a shared expert alone, in one of the two phases.
+//
 // Invariant: an output is the sum of eight warps' sums, in their order, each in the order of k; a token's experts are added in rising
 // order and the shared one last. So its bits depend on its row and on W alone. No float is added by an atomic.
 #pragma once
@@ -190,15 +192,21 @@ __device__ __forceinline__ void StageTokens(const FewProblem& p, FewShared* memo
   constexpr int kVectors = kFewMostDim / 4 / kFewMultiplyThreads;
   static_assert(kFewWarps == kNormWarps);
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
-  const int vectors = p.each[0].k / 4, stride = FewXStride(p.each[0].k);
+  const int vectors = p.x_dim / 4, stride = FewXStride(p.x_dim);
   const bool norm = p.norm_weight != nullptr;
   if (norm) {  // on its way to L2 before the wait: weights do not change
 #pragma unroll 1
-    for (int i = tid * 32; i < p.each[0].k; i += kFewMultiplyThreads * 32) asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p.norm_weight + i));
+    for (int i = tid * 32; i < p.x_dim; i += kFewMultiplyThreads * 32) asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p.norm_weight + i));
   }
   WaitForEarlierKernels();
 #pragma unroll 1
-  for (int first = 0; first < p.num_tokens; first += 2) {
+  for (int t = 0; !norm && t < p.num_tokens; ++t) {
+    const auto* row = reinterpret_cast<const float4*>(p.x + t * p.x_stride);
+#pragma unroll 4
+    for (int at = tid; at < vectors; at += kFewMultiplyThreads) *reinterpret_cast<uint2*>(x + t * stride + at * 8) = ClampedHalf4(row[at]);
+  }
+#pragma unroll 1
+  for (int first = 0; norm && first < p.num_tokens; first += 2) {
     float4 kept[2][kVectors];
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
@@ -210,25 +218,23 @@ __device__ __forceinline__ void StageTokens(const FewProblem& p, FewShared* memo
         if (at < vectors) kept[t][i] = row[at];
       }
     }
-    if (norm) {
 #pragma unroll
-      for (int t = 0; t < 2; ++t) {
-        if (first + t >= p.num_tokens) break;
-        float sum = 0;
+    for (int t = 0; t < 2; ++t) {
+      if (first + t >= p.num_tokens) break;
+      float sum = 0;
 #pragma unroll
-        for (int i = 0; i < kVectors; ++i) {
-          if (tid + i * kFewMultiplyThreads < vectors) sum += SquareSum(kept[t][i]);
-        }
-        sum = WarpSum(sum);
-        if (lane == 0) memory->squares[first + t][warp] = sum;
+      for (int i = 0; i < kVectors; ++i) {
+        if (tid + i * kFewMultiplyThreads < vectors) sum += SquareSum(kept[t][i]);
       }
-      SyncMultipliers();
+      sum = WarpSum(sum);
+      if (lane == 0) memory->squares[first + t][warp] = sum;
     }
+    SyncMultipliers();
     float inverse[2] = {};
 #pragma unroll
-    for (int t = 0; norm && t < 2; ++t) {
+    for (int t = 0; t < 2; ++t) {
       const int token = min(first + t, p.num_tokens - 1);
-      inverse[t] = InverseRms(WarpSum(lane < kNormWarps ? memory->squares[token][lane] : 0.0f), p.each[0].k, p.norm_eps);
+      inverse[t] = InverseRms(WarpSum(lane < kNormWarps ? memory->squares[token][lane] : 0.0f), p.x_dim, p.norm_eps);
     }
     constexpr int kBatch = 4;  // weights of the norm under way
 #pragma unroll
@@ -237,7 +243,7 @@ __device__ __forceinline__ void StageTokens(const FewProblem& p, FewShared* memo
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
         const int at = tid + (base + j) * kFewMultiplyThreads;
-        weight[j] = norm && at < vectors ? reinterpret_cast<const float4*>(p.norm_weight)[at] : float4{};
+        weight[j] = at < vectors ? reinterpret_cast<const float4*>(p.norm_weight)[at] : float4{};
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
@@ -246,8 +252,7 @@ __device__ __forceinline__ void StageTokens(const FewProblem& p, FewShared* memo
 #pragma unroll
         for (int t = 0; t < 2; ++t) {
           if (first + t >= p.num_tokens) break;
-          const float4 value = norm ? ScaledByNorm(kept[t][base + j], inverse[t], weight[j]) : kept[t][base + j];
-          *reinterpret_cast<uint2*>(x + (first + t) * stride + at * 8) = ClampedHalf4(value);
+          *reinterpret_cast<uint2*>(x + (first + t) * stride + at * 8) = ClampedHalf4(ScaledByNorm(kept[t][base + j], inverse[t], weight[j]));
         }
       }
     }
@@ -300,7 +305,7 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
   FewPlace<kFewPartials> sums;
 #pragma unroll 1
   for (int phase = p.first_phase; phase <= p.last_phase; ++phase) {
-    if (phase == 0) {
+    if (phase == 0 || p.dense) {
       StageTokens(p, memory, shared + p.layout.x);
     } else {
       if (p.first_phase == 0) {
@@ -425,7 +430,7 @@ __device__ __forceinline__ void FoldTiles(const FewProblem& p, FewShared* memory
 #pragma unroll 1
     for (int i = lane; i < mine.end - mine.begin; i += 32) {
       routed[t * block_rows + i] = dense[t * block_rows + i] = 0;
-      residual[t * block_rows + i] = __ldcg(p.residual + t * p.residual_stride + mine.begin + i);
+      residual[t * block_rows + i] = !p.accumulate ? 0.0f : __ldcg(p.residual + t * p.residual_stride + mine.begin + i);
     }
   }
   __syncwarp();
@@ -448,10 +453,14 @@ __device__ __forceinline__ void FoldTiles(const FewProblem& p, FewShared* memory
       if (phase == 0) {
         const int column = lane / 8, row = lane % 8;
         if (column < expert.count && row < tile.rows) {
-          const uint16_t value = ClampedHalf(SwiGluValue(sum_of(column, row), sum_of(column, row + 8)));
-          const int gates = tile.expert < 0 ? p.shared[0].rows : p.each[0].rows;
-          uint16_t* h = tile.expert < 0 ? p.shared_h : p.h;
-          h[int64_t{expert.first + column} * gates + tile.row + row] = value;
+          const float value = SwiGluValue(sum_of(column, row), sum_of(column, row + 8));
+          if (p.dense) {
+            p.y[column * p.y_stride + tile.row + row] = value;
+          } else {
+            const int gates = tile.expert < 0 ? p.shared[0].rows : p.each[0].rows;
+            uint16_t* h = tile.expert < 0 ? p.shared_h : p.h;
+            h[int64_t{expert.first + column} * gates + tile.row + row] = ClampedHalf(value);
+          }
         }
       } else {
         const int row = lane % 16, at = tile.row - mine.begin + row;

@@ -1,6 +1,8 @@
 // How the experts of a few tokens (moe_few.cuh) are dealt to the blocks, and where things lie in a block's shared memory. Numbers
 // alone, so that they are tested where there is no card.
 //
+// A dense matmul of few rows is dealt as a mixture that has a shared expert only.
+//
 // Invariant: the blocks' tiles hold every row of every matrix once, and no block has more than a tile's row above its share.
 #pragma once
 
@@ -30,7 +32,7 @@ inline constexpr int kFewMostStages = 12;
 inline constexpr int kFewPartials = 4;       // tiles whose sums wait for the warp that folds them
 inline constexpr int kFewPartialBytes = kFewWarps * kFewTokens * kFewTileRows * 4;
 inline constexpr int kFewMostDim = 8192;     // of x: 256 threads keep it in registers
-inline constexpr int kFewMostBlockRows = 256;  // of the down matrix, of a block
+inline constexpr int kFewMostBlockRows = 288;  // of the down matrix, of a block
 inline constexpr int64_t kFewOwnSharedBytes = 6 << 10;  // of a block, beside its dynamic part: barriers, the experts that have pairs
 inline constexpr int64_t kFewMostSharedBytes = (int64_t{227} << 10) - kFewOwnSharedBytes;
 
@@ -110,18 +112,13 @@ struct FewLayout {
   int block_rows = 0;
   int bytes = 0;
 };
-inline FewLayout LayFewOut(const FewShape& shape, int blocks, int64_t most_bytes) {
+// For `x_bytes` of x and `block_rows` sums a token.
+inline FewLayout LayFewOut(int64_t x_bytes, int64_t block_rows, int64_t most_bytes) {
   FewLayout layout;
-  int64_t x_bytes = 0;
-  if (shape.up) x_bytes = int64_t{shape.tokens} * FewXStride(shape.dim);
-  if (shape.down) {
-    const int64_t shared = shape.shared_gates > 0 ? int64_t{shape.tokens} * FewXStride(shape.shared_gates) : 0;
-    x_bytes = std::max(x_bytes, int64_t{shape.pairs} * FewXStride(shape.gates) + shared);
-    layout.block_rows = (shape.dim + blocks - 1) / blocks;
-  }
-  const int64_t sums_bytes = int64_t{3} * kFewTokens * layout.block_rows * 4;
+  const int64_t sums_bytes = int64_t{3} * kFewTokens * block_rows * 4;
   const int64_t rest = x_bytes + int64_t{kFewPartials} * kFewPartialBytes + sums_bytes;
   const int64_t stages = std::min<int64_t>((most_bytes - rest) / kFewStageBytes, kFewMostStages);
+  layout.block_rows = static_cast<int>(block_rows);
   if (most_bytes < rest || stages < kFewLeastStages) return layout;
   layout.stages = static_cast<int>(stages);
   layout.x = layout.stages * kFewStageBytes;
@@ -129,6 +126,16 @@ inline FewLayout LayFewOut(const FewShape& shape, int blocks, int64_t most_bytes
   layout.sums = layout.partials + kFewPartials * kFewPartialBytes;
   layout.bytes = layout.sums + static_cast<int>(sums_bytes);
   return layout;
+}
+inline FewLayout LayFewOut(const FewShape& shape, int blocks, int64_t most_bytes) {
+  int64_t x_bytes = 0, block_rows = 0;
+  if (shape.up) x_bytes = int64_t{shape.tokens} * FewXStride(shape.dim);
+  if (shape.down) {
+    const int64_t shared = shape.shared_gates > 0 ? int64_t{shape.tokens} * FewXStride(shape.shared_gates) : 0;
+    x_bytes = std::max(x_bytes, int64_t{shape.pairs} * FewXStride(shape.gates) + shared);
+    block_rows = (shape.dim + blocks - 1) / blocks;
+  }
+  return LayFewOut(x_bytes, block_rows, most_bytes);
 }
 
 }  // namespace cachalot

@@ -1,4 +1,4 @@
-// The experts of a few tokens: which calls the kernel takes (moe_few.cuh), and in how many launches.
+// The experts of a few tokens and dense matmuls of few rows: which calls the kernel takes (moe_few.cuh), and in how many launches.
 #include <algorithm>
 #include <climits>
 
@@ -8,6 +8,7 @@
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/norm_sum.cuh"
 #include "kernels/matmul/matmul_launch.h"
+#include "kernels/matmul/matmul_problem.cuh"
 #include "kernels/moe_matmul/moe_few_cuda.h"
 #include "kernels/moe_matmul/moe_few_launch.h"
 
@@ -24,6 +25,8 @@ const FewKernelRow* FindKernel(DType dtype) {
   const auto* found = std::find_if(std::begin(kKernels), std::end(kKernels), [&](const FewKernelRow& row) { return row.dtype == dtype; });
   return found == std::end(kKernels) ? nullptr : found;
 }
+
+int64_t MostBytes() { return std::min(kFewMostSharedBytes, CurrentCard().shared_bytes - kFewOwnSharedBytes); }
 
 // Rows without padding, in pieces that the warps take.
 bool HasWholeRows(const CudaMatrix& w) {
@@ -74,14 +77,14 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   p.token_rows = params.token_rows;
   p.pair_weights = params.pair_weights;
   p.num_experts = params.num_experts, p.num_tokens = shape.tokens, p.num_pairs = shape.pairs;
-  p.x = params.x, p.x_stride = params.x_stride;
+  p.x = params.x, p.x_stride = params.x_stride, p.x_dim = shape.dim;
   p.norm_weight = params.norm.norm_weight, p.norm_eps = params.norm.norm_eps;
   p.h = params.h, p.shared_h = params.shared_h;
   p.residual = params.residual, p.residual_stride = params.residual_stride;
   p.counters = exec.counters;
   p.bulk = tune.expert_copies == CudaTune::ExpertCopies::kBulk;
   p.last_phase = one ? 1 : 0;
-  const int64_t most = std::min(kFewMostSharedBytes, CurrentCard().shared_bytes - kFewOwnSharedBytes);
+  const int64_t most = MostBytes();
   shape.down = one;
   p.layout = LayFewOut(shape, exec.num_sms, most);
   FewShape second = shape;
@@ -92,7 +95,54 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   return true;
 }
 
+// The same for a dense matmul.
+bool MakeDense(const CudaExec& exec, DType dtype, const MatmulProblem& m, FewProblem* out) {
+  const CudaTune& tune = CurrentTune();
+  const bool norm = m.norm_weight != nullptr, glu = m.glu_rows > 0, fp8 = dtype == DType::kFP8E4M3;
+  if (FindKernel(dtype) == nullptr || (tune.few & (fp8 ? CudaTune::kFewFp8 : CudaTune::kFewF16)) == 0 || exec.deterministic ||
+      WantsF32(exec, dtype) || !CurrentCard().RunsHopperCode() || m.expert_begin != nullptr || m.num_groups > 1 || m.m <= 0 || m.m > kFewTokens ||
+      m.bias != nullptr || !HasAlignedX(m) || m.x_rows != nullptr) {
+    return false;
+  }
+  if ((norm && ((tune.fuse & CudaTune::kFuseNorm) == 0 || m.k < kNormLeastDim || m.k > kFewMostDim ||
+                reinterpret_cast<uintptr_t>(m.norm_weight) % 16 != 0)) ||
+      (glu && ((tune.fuse & CudaTune::kFuseGlu) == 0 || !GluFits(m)))) {
+    return false;
+  }
+  const int64_t row_bytes = m.layout.row_bytes, block_rows = (m.n + exec.num_sms - 1) / exec.num_sms;
+  if (row_bytes != int64_t{m.k} * (fp8 ? 1 : 2) || row_bytes % kFewRunBytes != 0 || block_rows > kFewMostBlockRows || !FewFits(m.n, exec.num_sms)) {
+    return false;  // with SwiGLU and without: the same bits
+  }
+  const int phase = glu ? 0 : 1;
+  FewProblem p;
+  p.shared[phase] = {.w = m.w, .scales = m.block_scales, .rows = glu ? m.glu_rows : m.n, .k = m.k, .row_bytes = static_cast<int>(row_bytes),
+                     .scale_rows = m.block_scale_rows};
+  p.each[phase] = p.shared[phase];
+  p.each[phase].w = nullptr;
+  p.num_tokens = m.m;
+  p.x = static_cast<const float*>(m.x), p.x_stride = m.x_stride, p.x_dim = m.k;
+  p.norm_weight = m.norm_weight, p.norm_eps = m.norm_eps;
+  p.dense = true, p.accumulate = m.accumulate;
+  p.y = p.residual = m.y, p.y_stride = p.residual_stride = m.y_stride;
+  p.first_phase = p.last_phase = phase;
+  p.bulk = tune.expert_copies == CudaTune::ExpertCopies::kBulk;
+  p.layout = LayFewOut(int64_t{m.m} * FewXStride(m.k), glu ? 0 : block_rows, MostBytes());
+  *out = p;
+  return LayFewOut(int64_t{m.m} * FewXStride(m.k), block_rows, MostBytes()).stages > 0;
+}
+
 }  // namespace
+
+bool FewTakes(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
+  FewProblem p;
+  return MakeDense(exec, dtype, problem, &p);
+}
+
+CudaStatus RunFew(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
+  FewProblem p;
+  if (!MakeDense(exec, dtype, problem, &p)) return CudaFail(CudaFault::kInvalid, "matmul of m %d, n %d, k %d by the kernel for few rows", problem.m, problem.n, problem.k);
+  return FindKernel(dtype)->launch(exec, p);
+}
 
 bool CudaMoeFewFuses(const CudaExec& exec, const CudaMoeFewParams& params) {
   FewProblem p;
@@ -112,7 +162,7 @@ CudaStatus CudaMoeFew(const CudaExec& exec, const CudaMoeFewParams& params) {
   p.first_phase = p.last_phase = 1;
   const FewShape shape = {.tokens = p.num_tokens, .pairs = p.num_pairs, .dim = p.each[0].k, .gates = p.each[1].k,
                           .shared_gates = p.shared[1].k, .up = false, .down = true};
-  p.layout = LayFewOut(shape, exec.num_sms, std::min(kFewMostSharedBytes, CurrentCard().shared_bytes - kFewOwnSharedBytes));
+  p.layout = LayFewOut(shape, exec.num_sms, MostBytes());
   return launch(exec, p);
 }
 
