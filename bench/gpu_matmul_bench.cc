@@ -306,8 +306,7 @@ void FewTokens(Bench& bench, const FewShape& s, int rounds) {
                               .h = reinterpret_cast<uint16_t*>(y), .shared_h = reinterpret_cast<uint16_t*>(shared_h),
                               .residual = residual.as<float>(), .residual_stride = s.dim};
     };
-    // Enough for both: the stream kernel's scratch.
-    bench.Reserve(int64_t{64} << 20);
+    bench.Reserve(int64_t{64} << 20);  // the stream kernel's scratch
     std::vector<std::function<void()>> enqueues;
     for (const char* way : kWays) {
       enqueues.emplace_back([&, way] {
