@@ -7,12 +7,13 @@
 // router says, come first, before the kernels in front have ended. h lies between gate/up and down: all blocks wait for each other
 // there, while their rings fill with the shared expert's down rows.
 //
-// Four warps copy (or one, by bulk copies), eight multiply, one folds. A stage is 1 KB of each of 16 rows, of which each warp that
-// multiplies takes 128 bytes; its sums of a tile go to shared memory, where the folding warp adds the eight up and does what is left.
+// Four warps copy (or one, by bulk copies), sixteen multiply, one folds. A stage is 1 KB of each of 16 rows, of which each warp that
+// multiplies takes 64 bytes; its sums of a tile go to shared memory, where the folding warp adds the sixteen up and does what is left.
+// All of them wait for every stage: who leaves some out might take a barrier's phase before for the one that it waits for.
 //
 // A dense matmul of few rows is a mixture with a shared expert alone, in one of the two phases.
 //
-// Invariant: an output is the sum of eight warps' sums, in their order, each in the order of k; a token's experts are added in rising
+// Invariant: an output is the sum of the warps' sums, in their order, each in the order of k; a token's experts are added in rising
 // order and the shared one last. So its bits depend on its row and on W alone. No float is added by an atomic.
 #pragma once
 
@@ -33,7 +34,10 @@ namespace {
 
 constexpr int kFewCopyWarps = 4;
 constexpr int kFewMultiplyThreads = kFewWarps * 32;
-constexpr int kFewFoldWarp = kFewWarps + kFewCopyWarps;
+constexpr int kFewTeamThreads = kNormWarps * 32;  // that norm a row
+constexpr int kFewTeams = kFewMultiplyThreads / kFewTeamThreads;
+constexpr int kFewCopyWarp = kFewWarps;  // the first
+constexpr int kFewFoldWarp = kFewCopyWarp + kFewCopyWarps;
 constexpr int kFewThreads = (kFewFoldWarp + 1) * 32;
 
 // An expert that has pairs, or the shared one.
@@ -88,7 +92,7 @@ __device__ __forceinline__ const FewExpert& ExpertOf(const FewShared& memory, co
 // --- Copying ---
 
 __device__ __forceinline__ void CopyTiles(const FewProblem& p, const FewShared& memory, uint32_t ring) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 - kFewWarps;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 - kFewCopyWarp;
   if (p.bulk && warp > 0) return;
   FewPlace<kFewMostStages> place;
 #pragma unroll 1
@@ -149,36 +153,30 @@ __device__ __forceinline__ void LoadFew16(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
 }
 
-// acc += W x of 128 bytes of each row; `w`, `x`: this lane's 16 bytes of the first 64.
+// acc += W x of 64 bytes of each row; `w`, `x`: this lane's first 16 bytes.
 template <DType kType>
 __device__ __forceinline__ void MultiplyRun(uint32_t w, uint32_t x, float scale, float upper_scale, float (&acc)[4]) {
   using F = StreamFormat<kType>;
   using Element = typename F::Element;
   constexpr int kBlocks = F::kBlocksPerPiece;
-  uint32_t raw[2][2][4], x_bits[2][kBlocks][4];
+  uint32_t raw[2][4], x_bits[kBlocks][4];
 #pragma unroll
-  for (int piece = 0; piece < 2; ++piece) {
+  for (int h = 0; h < 2; ++h) LoadFew16(raw[h], w + h * 8 * kFewStageStride);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) LoadFew16(raw[piece][h], w + h * 8 * kFewStageStride + piece * 64);
+  for (int b = 0; b < kBlocks; ++b) LoadFew16(x_bits[b], x + b * 64);
+  float sums[2][4] = {};  // two, so that one need not wait for the other
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) LoadFew16(x_bits[piece][b], x + (piece * kBlocks + b) * 64);
-  }
-  float sums[2][4] = {};
+  for (int b = 0; b < kBlocks; ++b) {
+    uint32_t a[2][4];
 #pragma unroll
-  for (int piece = 0; piece < 2; ++piece) {
+    for (int h = 0; h < 2; ++h) {
+      uint32_t values[2][2];
+      UnpackBlock<kType>(raw[h], b, values);
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      uint32_t a[2][4];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        uint32_t values[2][2];
-        UnpackBlock<kType>(raw[piece][h], b, values);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) a[j][h] = values[j][0], a[j][2 + h] = values[j][1];
-      }
-      Mma(sums[piece], a[0], x_bits[piece][b][0], x_bits[piece][b][1], Element{});
-      Mma(sums[piece], a[1], x_bits[piece][b][2], x_bits[piece][b][3], Element{});
+      for (int j = 0; j < 2; ++j) a[j][h] = values[j][0], a[j][2 + h] = values[j][1];
     }
+    Mma(sums[0], a[0], x_bits[b][0], x_bits[b][1], Element{});
+    Mma(sums[1], a[1], x_bits[b][2], x_bits[b][3], Element{});
   }
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -187,73 +185,61 @@ __device__ __forceinline__ void MultiplyRun(uint32_t w, uint32_t x, float scale,
   }
 }
 
-// The tokens' rows of x as F16, normed where there is a norm; bit for bit what RmsNorm leaves.
+// The tokens' rows of x as F16, normed where there is a norm; bit for bit what RmsNorm leaves. A team norms every other token.
 __device__ __forceinline__ void StageTokens(const FewProblem& p, FewShared* memory, unsigned char* x) {
-  constexpr int kVectors = kFewMostDim / 4 / kFewMultiplyThreads;
-  static_assert(kFewWarps == kNormWarps);
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32;
-  const int vectors = p.x_dim / 4, stride = FewXStride(p.x_dim);
-  const bool norm = p.norm_weight != nullptr;
-  if (norm) {  // on its way to L2 before the wait: weights do not change
+  constexpr int kVectors = kFewMostDim / 4 / kFewTeamThreads, kBatch = 4;  // weights of the norm under way
+  const int tid = static_cast<int>(threadIdx.x), vectors = p.x_dim / 4, stride = FewXStride(p.x_dim);
+  if (p.norm_weight == nullptr) {
+    WaitForEarlierKernels();
 #pragma unroll 1
-    for (int i = tid * 32; i < p.x_dim; i += kFewMultiplyThreads * 32) asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p.norm_weight + i));
-  }
-  WaitForEarlierKernels();
-#pragma unroll 1
-  for (int t = 0; !norm && t < p.num_tokens; ++t) {
-    const auto* row = reinterpret_cast<const float4*>(p.x + t * p.x_stride);
+    for (int t = 0; t < p.num_tokens; ++t) {
+      const auto* row = reinterpret_cast<const float4*>(p.x + t * p.x_stride);
 #pragma unroll 4
-    for (int at = tid; at < vectors; at += kFewMultiplyThreads) *reinterpret_cast<uint2*>(x + t * stride + at * 8) = ClampedHalf4(row[at]);
-  }
-#pragma unroll 1
-  for (int first = 0; norm && first < p.num_tokens; first += 2) {
-    float4 kept[2][kVectors];
-#pragma unroll
-    for (int t = 0; t < 2; ++t) {
-      if (first + t >= p.num_tokens) break;
-      const auto* row = reinterpret_cast<const float4*>(p.x + (first + t) * p.x_stride);
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        const int at = tid + i * kFewMultiplyThreads;
-        if (at < vectors) kept[t][i] = row[at];
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < 2; ++t) {
-      if (first + t >= p.num_tokens) break;
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        if (tid + i * kFewMultiplyThreads < vectors) sum += SquareSum(kept[t][i]);
-      }
-      sum = WarpSum(sum);
-      if (lane == 0) memory->squares[first + t][warp] = sum;
+      for (int at = tid; at < vectors; at += kFewMultiplyThreads) *reinterpret_cast<uint2*>(x + t * stride + at * 8) = ClampedHalf4(row[at]);
     }
     SyncMultipliers();
-    float inverse[2] = {};
+    return;
+  }
+#pragma unroll 1
+  for (int i = tid * 32; i < p.x_dim; i += kFewMultiplyThreads * 32) {  // to L2 before the wait: weights do not change
+    asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p.norm_weight + i));
+  }
+  WaitForEarlierKernels();
+  const int lane = tid % 32, warp = tid / 32 % kNormWarps, at0 = tid % kFewTeamThreads;
+#pragma unroll 1
+  for (int first = 0; first < p.num_tokens; first += kFewTeams) {
+    const int token = first + tid / kFewTeamThreads;
+    const bool mine = token < p.num_tokens;
+    float4 kept[kVectors];
+    float sum = 0;
+    if (mine) {
+      const auto* row = reinterpret_cast<const float4*>(p.x + token * p.x_stride);
 #pragma unroll
-    for (int t = 0; t < 2; ++t) {
-      const int token = min(first + t, p.num_tokens - 1);
-      inverse[t] = InverseRms(WarpSum(lane < kNormWarps ? memory->squares[token][lane] : 0.0f), p.x_dim, p.norm_eps);
+      for (int i = 0; i < kVectors; ++i) {
+        if (at0 + i * kFewTeamThreads < vectors) kept[i] = row[at0 + i * kFewTeamThreads];
+      }
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        if (at0 + i * kFewTeamThreads < vectors) sum += SquareSum(kept[i]);
+      }
+      sum = WarpSum(sum);
+      if (lane == 0) memory->squares[token][warp] = sum;
     }
-    constexpr int kBatch = 4;  // weights of the norm under way
+    SyncMultipliers();
+    if (!mine) continue;
+    const float inverse = InverseRms(WarpSum(lane < kNormWarps ? memory->squares[token][lane] : 0.0f), p.x_dim, p.norm_eps);
 #pragma unroll
     for (int base = 0; base < kVectors; base += kBatch) {
       float4 weight[kBatch];
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const int at = tid + (base + j) * kFewMultiplyThreads;
+        const int at = at0 + (base + j) * kFewTeamThreads;
         weight[j] = at < vectors ? reinterpret_cast<const float4*>(p.norm_weight)[at] : float4{};
       }
 #pragma unroll
       for (int j = 0; j < kBatch; ++j) {
-        const int at = tid + (base + j) * kFewMultiplyThreads;
-        if (at >= vectors) break;
-#pragma unroll
-        for (int t = 0; t < 2; ++t) {
-          if (first + t >= p.num_tokens) break;
-          *reinterpret_cast<uint2*>(x + (first + t) * stride + at * 8) = ClampedHalf4(ScaledByNorm(kept[t][base + j], inverse[t], weight[j]));
-        }
+        const int at = at0 + (base + j) * kFewTeamThreads;
+        if (at < vectors) *reinterpret_cast<uint2*>(x + token * stride + at * 8) = ClampedHalf4(ScaledByNorm(kept[base + j], inverse, weight[j]));
       }
     }
   }
@@ -297,6 +283,7 @@ template <DType kType>
 __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* memory, unsigned char* shared) {
   using F = StreamFormat<kType>;
   constexpr int kRunXBytes = kFewRunBytes * 16 / F::kBits;  // of x, of a warp and a stage
+  constexpr int kRunsPerScale = kFewWholeBytes / kFewRunBytes, kStageScales = kFewWarps / kRunsPerScale;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, quad = lane % 4;
   const uint32_t ring = SharedAddress(shared) + g * kFewStageStride + warp * kFewRunBytes + quad * 16;
   const uint32_t x_rows = SharedAddress(shared + p.layout.x) + quad * 16 + warp * kRunXBytes;
@@ -317,38 +304,39 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
     }
     FewTiles tiles = TilesOf(p, phase);
     FewTile tile;
+    int entered = -2, count = 0, runs = 0, stages = 0;  // the expert whose numbers these are
+    uint32_t x = 0;
+    const float* scales_of = nullptr;
 #pragma unroll 1
     while (tiles.Next(FewListed{*memory}, &tile)) {
       const FewMatrix& matrix = tile.expert < 0 ? p.shared[phase] : p.each[phase];
-      const FewExpert& expert = ExpertOf(*memory, tile);
-      const int count = expert.count, column = min(g, count - 1);
-      const int x_row = phase == 0 ? expert.tokens[column] : expert.first + column;
-      uint32_t x = x_rows + x_row * FewXStride(matrix.k);
-      if (phase == 1 && tile.expert < 0) x = x_rows + p.num_pairs * FewXStride(p.each[1].k) + column * FewXStride(matrix.k);
-      const int runs = matrix.row_bytes / kFewRunBytes, stages = FewStages(matrix.row_bytes);
+      if (tile.expert != entered) {
+        entered = tile.expert;
+        const FewExpert& expert = ExpertOf(*memory, tile);
+        count = expert.count;
+        const int column = min(g, count - 1), stride = FewXStride(matrix.k);
+        x = x_rows + (phase == 0 ? expert.tokens[column] : expert.first + column) * stride;
+        if (phase == 1 && tile.expert < 0) x = x_rows + p.num_pairs * FewXStride(p.each[1].k) + column * stride;
+        runs = matrix.row_bytes / kFewRunBytes, stages = FewStages(matrix.row_bytes);
+        scales_of = expert.scales[phase];
+      }
       const float* scales = nullptr;
       const float* upper_scales = nullptr;
-      if constexpr (F::kFp8) {
-        if (expert.scales[phase] != nullptr) {
-          const int last = tile.row + tile.rows - 1;
-          const int row = min(tile.row + g, last), upper = phase == 0 ? matrix.rows + row : min(tile.row + 8 + g, last);
-          const int shift = matrix.scale_rows == 1 ? 0 : 7;
-          scales = expert.scales[phase] + int64_t{row >> shift} * runs + warp;
-          upper_scales = expert.scales[phase] + int64_t{upper >> shift} * runs + warp;
-        }
+      if (F::kFp8 && scales_of != nullptr) {
+        const int last = tile.row + tile.rows - 1;
+        const int row = min(tile.row + g, last), upper = phase == 0 ? matrix.rows + row : min(tile.row + 8 + g, last);
+        const int shift = matrix.scale_rows == 1 ? 0 : 7, columns = runs / kRunsPerScale;
+        scales = scales_of + int64_t{row >> shift} * columns + warp / kRunsPerScale;
+        upper_scales = scales_of + int64_t{upper >> shift} * columns + warp / kRunsPerScale;
       }
       float acc[4] = {};
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage) {
         const bool mine = stage * kFewWarps + warp < runs;
         float scale = 1, upper_scale = 1;
-        if constexpr (F::kFp8) {
-          if (mine && scales != nullptr) scale = __ldg(scales + stage * kFewWarps), upper_scale = __ldg(upper_scales + stage * kFewWarps);
-        }
+        if (F::kFp8 && mine && scales != nullptr) scale = __ldg(scales + stage * kStageScales), upper_scale = __ldg(upper_scales + stage * kStageScales);
         WaitForPhase(SharedAddress(&memory->full[place.slot]), place.parity);
-        if (mine) {
-          MultiplyRun<kType>(ring + place.slot * kFewStageBytes, x + stage * kFewWarps * kRunXBytes, scale, upper_scale, acc);
-        }
+        if (mine) MultiplyRun<kType>(ring + place.slot * kFewStageBytes, x + stage * kFewWarps * kRunXBytes, scale, upper_scale, acc);
         Arrive(SharedAddress(&memory->empty[place.slot]));
         place.Advance(p.layout.stages);
       }
@@ -519,7 +507,7 @@ __global__ __launch_bounds__(kFewThreads, 1) void FewKernel(const __grid_constan
     for (int c = 0; c < kFewTokens; ++c) expert.tokens[c] = c, expert.weights[c] = 1;
   }
   __syncthreads();
-  if (warp < kFewWarps) {
+  if (warp < kFewCopyWarp) {
     MultiplyTiles<kType>(p, &memory, shared);
   } else if (warp < kFewFoldWarp) {
     CopyTiles(p, memory, SharedAddress(shared));

@@ -31,7 +31,7 @@ int64_t MostBytes() { return std::min(kFewMostSharedBytes, CurrentCard().shared_
 // Rows without padding, in pieces that the warps take.
 bool HasWholeRows(const CudaMatrix& w) {
   const int64_t bytes = CudaRowsOf(w.dtype, w.k).row_bytes, value_bytes = w.dtype == DType::kFP8E4M3 ? 1 : 2;
-  return w.k > 0 && w.n > 0 && bytes == w.k * value_bytes && bytes % kFewRunBytes == 0;
+  return w.k > 0 && w.n > 0 && bytes == w.k * value_bytes && bytes % kFewWholeBytes == 0;
 }
 FewMatrix MatrixOf(const CudaMatrix& w, bool glu) {
   return {.w = w.data, .scales = w.block_scales, .rows = static_cast<int>(glu ? w.n / 2 : w.n), .k = static_cast<int>(w.k),
@@ -110,7 +110,7 @@ bool MakeDense(const CudaExec& exec, DType dtype, const MatmulProblem& m, FewPro
     return false;
   }
   const int64_t row_bytes = m.layout.row_bytes, block_rows = (m.n + exec.num_sms - 1) / exec.num_sms;
-  if (row_bytes != int64_t{m.k} * (fp8 ? 1 : 2) || row_bytes % kFewRunBytes != 0 || block_rows > kFewMostBlockRows || !FewFits(m.n, exec.num_sms)) {
+  if (row_bytes != int64_t{m.k} * (fp8 ? 1 : 2) || row_bytes % kFewWholeBytes != 0 || block_rows > kFewMostBlockRows || !FewFits(m.n, exec.num_sms)) {
     return false;  // with SwiGLU and without: the same bits
   }
   const int phase = glu ? 0 : 1;
