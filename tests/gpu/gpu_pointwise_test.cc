@@ -93,7 +93,7 @@ TEST_F(GpuRmsNorm, RowsByIndex) {
     const GpuArray<float> x(input), gpu_weight(weight), y(count * dim);
     const GpuArray<int32_t> gpu_rows(rows);
     GPU_OK(Backend().rms_norm(Gpu::Get().Exec(), {.x = x.data(), .token_stride_x = dim, .num_tokens = count, .dim = dim, .weight = gpu_weight.data(),
-                                                  .y = y.data(), .token_stride_y = dim, .x_rows = gpu_rows.data()}));
+                                                  .eps = 1e-5f, .y = y.data(), .token_stride_y = dim, .x_rows = gpu_rows.data()}));
     const std::vector<float> got = y.Read();
     for (int64_t i = 0; i < count; ++i) {
       const std::vector<float> poison(static_cast<size_t>(dim), std::bit_cast<float>(0xffffffffu));
