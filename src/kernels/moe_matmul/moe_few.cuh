@@ -334,7 +334,10 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
       for (int stage = 0; stage < stages; ++stage) {
         const bool mine = stage * kFewWarps + warp < runs;
         float scale = 1, upper_scale = 1;
-        if (F::kFp8 && mine && scales != nullptr) scale = __ldg(scales + stage * kStageScales), upper_scale = __ldg(upper_scales + stage * kStageScales);
+        if (F::kFp8 && mine && scales != nullptr) {
+          scale = __ldg(scales + stage * kStageScales);
+          upper_scale = __ldg(upper_scales + stage * kStageScales);
+        }
         WaitForPhase(SharedAddress(&memory->full[place.slot]), place.parity);
         if (mine) MultiplyRun<kType>(ring + place.slot * kFewStageBytes, x + stage * kFewWarps * kRunXBytes, scale, upper_scale, acc);
         Arrive(SharedAddress(&memory->empty[place.slot]));

@@ -140,7 +140,9 @@ bool FewTakes(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
 
 CudaStatus RunFew(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
   FewProblem p;
-  if (!MakeDense(exec, dtype, problem, &p)) return CudaFail(CudaFault::kInvalid, "matmul of m %d, n %d, k %d by the kernel for few rows", problem.m, problem.n, problem.k);
+  if (!MakeDense(exec, dtype, problem, &p)) {
+    return CudaFail(CudaFault::kInvalid, "matmul of m %d, n %d, k %d by the kernel for few rows", problem.m, problem.n, problem.k);
+  }
   return FindKernel(dtype)->launch(exec, p);
 }
 
