@@ -339,6 +339,7 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
           upper_scale = __ldg(upper_scales + stage * kStageScales);
         }
         WaitForPhase(SharedAddress(&memory->full[place.slot]), place.parity);
+        __syncwarp();  // mma wants the warp together
         if (mine) MultiplyRun<kType>(ring + place.slot * kFewStageBytes, x + stage * kFewWarps * kRunXBytes, scale, upper_scale, acc);
         Arrive(SharedAddress(&memory->empty[place.slot]));
         place.Advance(p.layout.stages);
