@@ -31,35 +31,47 @@ __global__ void ReadKernel(const uint4* data, int64_t count, uint32_t* out) {
 
 }  // namespace
 
-double CapturedMicroseconds(void* stream_handle, const std::function<void()>& enqueue, int replays) {
+std::vector<double> CapturedInTurn(void* stream_handle, const std::vector<std::function<void()>>& enqueues, int rounds) {
   const auto stream = static_cast<cudaStream_t>(stream_handle);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  enqueue();  // outside of a graph first: modules load
-  Check(cudaStreamSynchronize(stream), "warm-up");
-  Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-  enqueue();
-  Check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-  Check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+  std::vector<cudaGraph_t> graphs(enqueues.size());
+  std::vector<cudaGraphExec_t> executables(enqueues.size());
+  for (size_t i = 0; i < enqueues.size(); ++i) {
+    enqueues[i]();  // outside of a graph first: modules load
+    Check(cudaStreamSynchronize(stream), "warm-up");
+    Check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    enqueues[i]();
+    Check(cudaStreamEndCapture(stream, &graphs[i]), "cudaStreamEndCapture");
+    Check(cudaGraphInstantiate(&executables[i], graphs[i], 0), "cudaGraphInstantiate");
+  }
   cudaEvent_t begin, end;
   Check(cudaEventCreate(&begin), "cudaEventCreate");
   Check(cudaEventCreate(&end), "cudaEventCreate");
-  std::vector<float> times;
-  for (int i = 0; i < replays + 1; ++i) {
-    Check(cudaEventRecord(begin, stream), "cudaEventRecord");
-    Check(cudaGraphLaunch(executable, stream), "cudaGraphLaunch");
-    Check(cudaEventRecord(end, stream), "cudaEventRecord");
-    Check(cudaStreamSynchronize(stream), "replay");
-    float ms = 0;
-    Check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
-    if (i > 0) times.push_back(ms);
+  std::vector<std::vector<float>> times(enqueues.size());
+  for (int round = 0; round < rounds + 1; ++round) {
+    for (size_t i = 0; i < enqueues.size(); ++i) {
+      Check(cudaEventRecord(begin, stream), "cudaEventRecord");
+      Check(cudaGraphLaunch(executables[i], stream), "cudaGraphLaunch");
+      Check(cudaEventRecord(end, stream), "cudaEventRecord");
+      Check(cudaStreamSynchronize(stream), "replay");
+      float ms = 0;
+      Check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+      if (round > 0) times[i].push_back(ms);
+    }
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2), times.end());
+  std::vector<double> medians;
+  for (size_t i = 0; i < enqueues.size(); ++i) {
+    std::nth_element(times[i].begin(), times[i].begin() + static_cast<long>(times[i].size() / 2), times[i].end());
+    medians.push_back(times[i][times[i].size() / 2] * 1e3);
+    cudaGraphExecDestroy(executables[i]);
+    cudaGraphDestroy(graphs[i]);
+  }
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  return times[times.size() / 2] * 1e3;
+  return medians;
+}
+
+double CapturedMicroseconds(void* stream, const std::function<void()>& enqueue, int replays) {
+  return CapturedInTurn(stream, {enqueue}, replays).front();
 }
 
 double ReadRoof(void* stream_handle, const void* data, int64_t bytes, int num_sms) {

@@ -276,8 +276,10 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
   }
 }
 
-void Model::FinalNorm(const ExecContext& exec, const float* x, int64_t num_rows, float* y) const {
-  Norm(exec, x, num_rows, spec_.hidden_size, final_norm_, spec_.norm_eps, y, spec_.hidden_size);
+void Model::FinalNorm(const ExecContext& exec, const float* x, int64_t num_rows, float* y, const int32_t* x_rows) const {
+  const int64_t dim = spec_.hidden_size;
+  RmsNorm(exec, {.x = x, .token_stride_x = dim, .num_tokens = num_rows, .dim = dim, .weight = final_norm_.data(), .eps = spec_.norm_eps,
+                 .y = y, .token_stride_y = dim, .x_rows = x_rows});
 }
 
 void Model::Head(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const {

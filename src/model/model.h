@@ -98,7 +98,8 @@ class Model {
 
   void Forward(const ExecContext& exec, const ForwardBatch& batch) const;
   // y = RMSNorm(x) with the final norm's weight; x, y [num_rows, hidden_size], may be the same.
-  void FinalNorm(const ExecContext& exec, const float* x, int64_t num_rows, float* y) const;
+  // x_rows: on the GPU, or null: row i of y is that of row x_rows[i]; -1: it stays as it was.
+  void FinalNorm(const ExecContext& exec, const float* x, int64_t num_rows, float* y, const int32_t* x_rows = nullptr) const;
   // logits [num_rows, vocab_size] of normalised hidden states.
   void Head(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const;
   void ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const;

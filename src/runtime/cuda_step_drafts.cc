@@ -104,9 +104,7 @@ void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes
                                  .last_rows = m.draft_last_rows, .picks = m.picks,
                                  .clock = begin == 0 ? m.draft_clock : nullptr});
     SetMtpBatch(count, rows, stride);
-    RunCuda(d.exec, &CudaBackend::gather_rows,
-            CudaGatherRowsParams{.src = m.waiting, .src_rows = m.mtp_from, .dst = m.mtp_hidden, .num_rows = rows, .dim = dim});
-    model.FinalNorm(d.exec, m.mtp_hidden, rows, m.mtp_hidden);
+    model.FinalNorm(d.exec, m.waiting, rows, m.mtp_hidden, m.mtp_from);
     batch.hidden = m.mtp_hidden;
     batch.num_tokens = rows;
     batch.out = m.mtp_out;

@@ -71,12 +71,9 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, bool drafts, cons
     begin.draft_clock = m.draft_clock;
     begin.draft_ns = out.draft_ns;
   }
+  begin.cleared = out.expert_counts;
+  begin.num_cleared = m.num_counts;
   RunCuda(d.exec, &CudaBackend::step_begin, begin);
-  if (m.num_counts > 0) {
-    RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
-      return cuda.fill(out.expert_counts, 0, m.num_counts * int64_t{sizeof(int32_t)}, exec.stream);
-    });
-  }
   if (d.step.num_expanded_tokens > 0) {
     d.step.mla_split.min_q_len = step->expand_min_tokens;
     d.step.mla_split.max_rows = step->num_expanded_tokens;
@@ -109,14 +106,7 @@ void CudaRuntime::EnqueueOutputs(int64_t begin, int64_t count, const float* hidd
   const CudaStepMemory& m = d.memory;
   const Model& model = *d.model.model;
   const int32_t vocab = info_.vocab_size;
-  const float* rows = hidden;
-  if (hidden == nullptr) {
-    RunCuda(d.exec, &CudaBackend::gather_rows,
-            CudaGatherRowsParams{.src = m.hidden, .src_rows = m.wanted_rows + begin, .dst = m.normed, .num_rows = count,
-                                 .dim = model.spec().hidden_size});
-    rows = m.normed;
-  }
-  model.FinalNorm(d.exec, rows, count, m.normed);
+  model.FinalNorm(d.exec, hidden != nullptr ? hidden : m.hidden, count, m.normed, hidden != nullptr ? nullptr : m.wanted_rows + begin);
   model.Head(d.exec, m.normed, count, m.logits);
   // The input and output were laid out for this step's bounds.
   const CudaStepBounds& bounds = d.bounds;

@@ -82,6 +82,28 @@ TEST_F(GpuRmsNorm, ARowAloneHasTheSameBits) {
   }
 }
 
+// Rows taken by index are those of a copy; -1: the row of y stays.
+TEST_F(GpuRmsNorm, RowsByIndex) {
+  const std::vector<int32_t> rows = {3, -1, 0, 3, 6};
+  const auto count = static_cast<int64_t>(rows.size());
+  for (const int64_t dim : {7, 96, 2048}) {  // a value at a time, a warp a row, a block a row
+    TestRng rng(17);
+    const std::vector<float> input = rng.NormalVector(7 * dim), weight = rng.NormalVector(dim);
+    const std::vector<float> all = RunNorm({7, 1, dim, 0, 0}, input, weight, false, true);
+    const GpuArray<float> x(input), gpu_weight(weight), y(count * dim);
+    const GpuArray<int32_t> gpu_rows(rows);
+    GPU_OK(Backend().rms_norm(Gpu::Get().Exec(), {.x = x.data(), .token_stride_x = dim, .num_tokens = count, .dim = dim, .weight = gpu_weight.data(),
+                                                  .eps = 1e-5f, .y = y.data(), .token_stride_y = dim, .x_rows = gpu_rows.data()}));
+    const std::vector<float> got = y.Read();
+    for (int64_t i = 0; i < count; ++i) {
+      const std::vector<float> poison(static_cast<size_t>(dim), std::bit_cast<float>(0xffffffffu));
+      const std::span<const float> want = rows[i] < 0 ? std::span<const float>(poison) : std::span(all).subspan(rows[i] * dim, dim);
+      EXPECT_EQ(FirstBitDifference(std::span(got).subspan(i * dim, dim), want), "") << "row " << i << " of " << dim;
+    }
+    EXPECT_TRUE(y.Intact());
+  }
+}
+
 TEST_F(GpuRmsNorm, EmptyBatchLaunchesNothing) {
   GPU_OK(Backend().rms_norm(Gpu::Get().Exec(), {.num_tokens = 0, .dim = 8}));
   GPU_OK(Backend().swiglu(Gpu::Get().Exec(), {.m = 0, .dim = 8}));

@@ -13,12 +13,12 @@ class GpuRope : public GpuTest {};
 
 const CudaBackend& Backend() { return *Gpu::Get().backend; }
 
-TEST_F(GpuRope, BatchRows) {
-  const std::vector<SeqSpan> spans = {{3, 0, 2, 10}, {0, 4, 1, 1}, {7, 5, 0, 9}, {1, 6, 300, 300}};
-  GpuBatch batch(spans, 310);
+void CheckBatchRows(int32_t long_span, int32_t num_rows) {
+  const std::vector<SeqSpan> spans = {{3, 0, 2, 10}, {0, 4, 1, 1}, {7, 5, 0, 9}, {1, 6, long_span, long_span}};
+  GpuBatch batch(spans, num_rows);
   batch.Fill();
   const std::vector<int32_t> slots = batch.slots(), positions = batch.positions();
-  for (int32_t row = 0; row < 310; ++row) {
+  for (int32_t row = 0; row < num_rows; ++row) {
     int32_t slot = -1, position = -1;
     for (const SeqSpan& span : spans) {
       if (row < span.q_begin || row >= span.q_begin + span.q_len) continue;
@@ -29,6 +29,12 @@ TEST_F(GpuRope, BatchRows) {
     ASSERT_EQ(positions[row], position) << row;
   }
   EXPECT_TRUE(batch.Intact());
+}
+
+TEST_F(GpuRope, BatchRows) {
+  CheckBatchRows(300, 310);
+  CheckBatchRows(3, 12);
+  CheckBatchRows(1500, 1510);  // more than one block takes
 }
 
 TEST_F(GpuRope, TableIsExactAtLargePositions) {

@@ -23,6 +23,10 @@ __device__ __forceinline__ void ArriveExpecting(uint32_t barrier, int bytes) {
 __device__ __forceinline__ void Arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
+// One of the arrivals, as soon as this thread's cp.async so far are there.
+__device__ __forceinline__ void ArriveWhenCopied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier) : "memory");
+}
 
 // Until the phase of that parity has ended. A wait of many seconds is a fault of ours: the kernel fails rather than hang.
 __device__ __forceinline__ void WaitForPhase(uint32_t barrier, uint32_t parity) {
@@ -60,6 +64,12 @@ __device__ __forceinline__ void WaitForCluster() { asm volatile("barrier.cluster
 // How long L2 should keep what is copied.
 inline constexpr uint64_t kEvictFirst = 0x12f0000000000000, kEvictLast = 0x14f0000000000000;
 
+// `bytes` in a row, all of it in multiples of 16: to this block.
+__device__ __forceinline__ void CopyBytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(to), "l"(from), "r"(bytes),
+               "r"(barrier)
+               : "memory");
+}
 // The box of the map that begins at (c0, c1): to this block.
 __device__ __forceinline__ void CopyBox(uint32_t to, const CUtensorMap& map, int c0, int c1, uint32_t barrier, uint64_t keep) {
   asm volatile(

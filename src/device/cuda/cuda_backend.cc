@@ -55,6 +55,8 @@ CudaBackend MakeBackend() {
   backend.moe_pair_fuses = &CudaMoePairFuses;
   backend.moe_pair = &CudaMoePair;
   backend.moe_combine = &CudaMoeCombine;
+  backend.moe_few_fuses = &CudaMoeFewFuses;
+  backend.moe_few = &CudaMoeFew;
   return backend;
 }
 

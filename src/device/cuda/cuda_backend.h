@@ -29,6 +29,7 @@ struct CudaMlaGatherParams;
 struct CudaMlaSplitParams;
 struct CudaMoeGateParams;
 struct CudaMoeCombineParams;
+struct CudaMoeFewParams;
 struct CudaMoeMatmulParams;
 struct CopyHeadsParams;
 struct CudaGatherRowsParams;
@@ -44,7 +45,7 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 7;
+inline constexpr int kCudaBackendVersion = 8;
 
 struct CudaBackend {
   int32_t version = 0;
@@ -145,6 +146,9 @@ struct CudaBackend {
   bool (*moe_pair_fuses)(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
   CudaStatus (*moe_pair)(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
   CudaStatus (*moe_combine)(const CudaExec& exec, const CudaMoeCombineParams& params);
+  // All of a mixture's experts behind the router for a few tokens, where moe_few_fuses says so.
+  bool (*moe_few_fuses)(const CudaExec& exec, const CudaMoeFewParams& params);
+  CudaStatus (*moe_few)(const CudaExec& exec, const CudaMoeFewParams& params);
 };
 
 }  // namespace cachalot

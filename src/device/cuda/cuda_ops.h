@@ -47,5 +47,7 @@ CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params
 bool CudaMoePairFuses(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
 CudaStatus CudaMoePair(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);
 CudaStatus CudaMoeCombine(const CudaExec& exec, const CudaMoeCombineParams& params);
+bool CudaMoeFewFuses(const CudaExec& exec, const CudaMoeFewParams& params);
+CudaStatus CudaMoeFew(const CudaExec& exec, const CudaMoeFewParams& params);
 
 }  // namespace cachalot

@@ -37,6 +37,16 @@ struct CudaTune {
   // the one that takes items in rounds (attention_decode_sm80.cu); usual: as StreamCovers says.
   enum class Attention { kUsual, kStream, kRounds };
   Attention attention = Attention::kUsual;
+  // The experts of up to four tokens, weights of F16 and FP8: gate/up, SwiGLU, down and sum in one launch whose blocks meet once
+  // (moe_few.cuh), in two such, or by matmuls of their own; and what brings the weights to it.
+  enum class Experts { kOne, kTwo, kApart };
+  Experts experts = Experts::kOne;
+  // Types of dense weights that its kernel multiplies by up to four rows, instead of the decode kernel, by bits.
+  static constexpr std::string_view kFewTypes[] = {"fp8", "f16"};
+  enum Few : uint32_t { kFewFp8 = 1, kFewF16 = 2 };
+  uint32_t few = kFewFp8;
+  enum class ExpertCopies { kAsync, kBulk };
+  ExpertCopies expert_copies = ExpertCopies::kAsync;
   // Rows of x above which cuBLASLt multiplies, rows of W that tiles on wgmma have at least; 0: as matmul_sm80.cu says.
   int blas_rows = 0;
   int wgmma_rows = 0;
@@ -45,7 +55,7 @@ struct CudaTune {
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, attention=stream|rounds";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, attention=stream|rounds, experts=one|two|apart, few=fp8|none|all|f16, expert_copies=async|bulk";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -92,6 +102,20 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
     if (key == "attention") {
       if (value != "stream" && value != "rounds") return false;
       tune.attention = value == "stream" ? CudaTune::Attention::kStream : CudaTune::Attention::kRounds;
+      continue;
+    }
+    if (key == "few") {
+      if (!ParseNames(value, CudaTune::kFewTypes, &tune.few)) return false;
+      continue;
+    }
+    if (key == "experts") {
+      if (value != "one" && value != "two" && value != "apart") return false;
+      tune.experts = value == "one" ? CudaTune::Experts::kOne : value == "two" ? CudaTune::Experts::kTwo : CudaTune::Experts::kApart;
+      continue;
+    }
+    if (key == "expert_copies") {
+      if (value != "async" && value != "bulk") return false;
+      tune.expert_copies = value == "async" ? CudaTune::ExpertCopies::kAsync : CudaTune::ExpertCopies::kBulk;
       continue;
     }
     int* number = key == "gemv_rows"       ? &tune.gemv_rows

@@ -121,6 +121,8 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
   __shared__ int scratch[32];
   __shared__ long long wide_scratch[32];
   __shared__ unsigned long long split_scratch[32];
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   // How much there is: tokens of all tiles (of one KV head).
   long long mine = 0;
   for (int i = threadIdx.x; i < num_spans; i += kThreads) {
@@ -334,8 +336,7 @@ CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const
                     static_cast<long long>(plan.memory_bytes), static_cast<long long>(schedule.bytes), batch.num_rows,
                     batch.num_spans);
   }
-  PlanKernel<<<1, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(batch.spans, batch.num_spans, schedule,
-                                                                        exec.deterministic);
+  LaunchOverlapped(&PlanKernel, 1, kThreads, 0, exec.stream, batch.spans, batch.num_spans, schedule, exec.deterministic);
   return CudaLaunched("attention_plan of %d spans", batch.num_spans);
 }
 

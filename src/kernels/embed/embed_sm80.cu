@@ -1,6 +1,7 @@
 // Embed: one block a token, four values a thread at a time.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/matmul/matmul_problem.cuh"
 
@@ -11,6 +12,8 @@ constexpr int kThreads = 256;
 
 template <DType kType>
 __global__ void EmbedKernel(CudaEmbedParams p, CudaRowLayout layout) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t token = blockIdx.x, id = p.token_ids[token], dim = p.table.k;
   float* y = p.y + token * p.y_stride;
   if (id < 0 || id >= p.table.n) {
@@ -31,8 +34,7 @@ __global__ void EmbedKernel(CudaEmbedParams p, CudaRowLayout layout) {
 
 template <DType kType>
 CudaStatus Launch(const CudaExec& exec, const CudaEmbedParams& p) {
-  EmbedKernel<kType><<<static_cast<unsigned>(p.num_tokens), kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(
-      p, CudaRowsOf(kType, p.table.k));
+  LaunchOverlapped(&EmbedKernel<kType>, p.num_tokens, kThreads, 0, exec.stream, p, CudaRowsOf(kType, p.table.k));
   return CudaLaunched("embed of %lld tokens, table [%lld, %lld]", static_cast<long long>(p.num_tokens),
                       static_cast<long long>(p.table.n), static_cast<long long>(p.table.k));
 }

@@ -7,6 +7,7 @@
 //                                    deterministic
 //   m > 8, sm_90                     the wgmma kernels (matmul_wgmma.cuh, matmul_wgmma_codes.cuh); not where deterministic,
 //                                    not for Q4_1 and rows of codes
+//   m <= 4, FP8 (CudaTune::few), sm_90 the kernel that streams equal shares to all SMs (moe_matmul/moe_few.cuh); dense
 //   m <= 4, few pairs of experts     the decode kernel (gemv.cuh), where its shared memory suffices; not where deterministic
 //   all else                         the stream kernel (matmul_stream.cuh); deterministic: with ranges that n and k alone fix
 #include <algorithm>
@@ -194,6 +195,7 @@ BulkCut FindBulk(const CudaExec& exec, DType dtype, const MatmulProblem& p, int 
 // Whether what the problem asks for beside its products is one launch: of the decode kernel, or SwiGLU of 16-bit weights on wgmma.
 bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs, int columns) {
   const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0, experts = p.expert_begin != nullptr;
+  if (FewTakes(exec, dtype, p)) return true;
   if (FindGemvShape(exec, dtype, p, pairs).blocks > 0) return DecodeFuses(exec, dtype, p, pairs);
   return glu && !norm && GluFits(p) && (CurrentTune().fuse & CudaTune::kFuseGluMany) != 0 && Is16Bit(dtype) &&
          !WantsF32(exec, dtype) && TakesWgmma(exec, dtype, columns) && (experts || p.m <= Tuned(CurrentTune().blas_rows, kBlasRows));
@@ -207,6 +209,7 @@ CudaStatus NotFused(const MatmulProblem& p, const char* op) {
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
                      const char* op) {
   const bool experts = p.expert_begin != nullptr;
+  if (FewTakes(exec, dtype, p)) return RunFew(exec, dtype, p);
   if (const GemvShape shape = FindGemvShape(exec, dtype, p, pairs); shape.blocks > 0) {
     return KernelsOf(dtype).gemv(exec, p, shape, experts ? pairs : p.num_groups);
   }

@@ -3,6 +3,7 @@
 #include "kernels/common/cuda_step.h"
 #include "kernels/matmul/cuda_view.h"
 #include "kernels/matmul/matmul.h"
+#include "kernels/moe_matmul/moe_few_cuda.h"
 
 namespace cachalot {
 namespace {
@@ -60,7 +61,40 @@ CudaMatmulParams OnGpu(const MatmulParams& params) {
           .y = params.y, .y_stride = params.y_stride, .accumulate = params.accumulate, .fusion = params.fusion};
 }
 
+CudaMoeFewParams OnGpu(const MoeFewParams& params) {
+  const ExpertMatrices &up = *params.up, &down = *params.down;
+  CudaMoeFewParams on_gpu = {.x = params.x,
+                             .x_stride = params.x_stride,
+                             .norm = params.norm,
+                             .num_tokens = params.pairs.num_tokens,
+                             .top_k = params.pairs.top_k,
+                             .num_experts = up.num_experts(),
+                             .expert_begin = params.pairs.expert_begin,
+                             .token_rows = params.pairs.token_rows,
+                             .pair_weights = params.pairs.weights,
+                             .up = CudaView(up.experts.front()),
+                             .down = CudaView(down.experts.front()),
+                             .up_data = up.device_data,
+                             .down_data = down.device_data,
+                             .up_scales = up.device_scales,
+                             .down_scales = down.device_scales,
+                             .h = reinterpret_cast<uint16_t*>(params.h),
+                             .shared_h = reinterpret_cast<uint16_t*>(params.shared_h),
+                             .residual = params.residual,
+                             .residual_stride = params.residual_stride};
+  if (params.shared_up != nullptr) on_gpu.shared_up = CudaView(*params.shared_up), on_gpu.shared_down = CudaView(*params.shared_down);
+  return on_gpu;
+}
+
 }  // namespace
+
+bool MoeFewFuses(const ExecContext& ctx, const MoeFewParams& params) {
+  return OnCuda(ctx) && ctx.cuda->backend != nullptr && ctx.cuda->backend->moe_few_fuses(ctx.cuda->exec, OnGpu(params));
+}
+
+void MoeFew(const ExecContext& ctx, const MoeFewParams& params) {
+  RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.moe_few(exec, OnGpu(params)); });
+}
 
 bool MoePairFuses(const ExecContext& ctx, const MoePairParams& params) {
   return OnCuda(ctx) && ctx.cuda->backend != nullptr && params.experts.pairs.num_tokens > 0 &&

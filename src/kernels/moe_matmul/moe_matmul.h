@@ -70,6 +70,25 @@ struct MoeReduceParams {
 };
 void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params);
 
+// All that is behind the router for a few tokens, in a launch or two (moe_few.cuh); only where MoeFewFuses, never on the CPU. As MoeMatmul
+// with SwiGLU and MoeReduce, the products of gate/up rounded to F16.
+struct MoeFewParams {
+  MoePairs pairs;
+  const float* x = nullptr;  // [num_tokens, k of up]; `norm`: of its rows, first
+  int64_t x_stride = 0;
+  CudaFusion norm = {};
+  const ExpertMatrices* up = nullptr;
+  const ExpertMatrices* down = nullptr;
+  const PackedMatrix* shared_up = nullptr;    // or null, both
+  const PackedMatrix* shared_down = nullptr;
+  float* h = nullptr;         // scratch [max_pairs, k of down]
+  float* shared_h = nullptr;  // scratch [num_tokens, k of shared_down]
+  float* residual = nullptr;  // [num_tokens, n of down]; may be x
+  int64_t residual_stride = 0;
+};
+void MoeFew(const ExecContext& ctx, const MoeFewParams& params);
+bool MoeFewFuses(const ExecContext& ctx, const MoeFewParams& params);
+
 int64_t MoeMatmulWorkspaceBytes(int64_t max_pairs, int32_t num_experts, int64_t k, int num_threads);
 
 }  // namespace cachalot

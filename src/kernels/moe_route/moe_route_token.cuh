@@ -23,22 +23,24 @@ inline bool IsRoutable(const MoeRouteParams& p) {
                        p.top_k_groups <= p.num_groups && p.top_k <= p.top_k_groups * (p.num_experts / p.num_groups)));
 }
 
-// Orders values first (falling), then indices (rising); 0 is less than any value.
-__device__ __forceinline__ unsigned long long KeyOf(float value, int index) {
+// In the order of the values; a NaN's is 0, less than any value's.
+__device__ __forceinline__ uint32_t KeyOf(float value) {
   if (isnan(value)) return 0;
   const uint32_t bits = __float_as_uint(value == 0.0f ? 0.0f : value);  // -0 equals 0
-  const uint32_t ordered = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  return static_cast<unsigned long long>(ordered) << 32 | static_cast<uint32_t>(~index);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
 // Index of the best of values [count] that is not a NaN; -1 if there is none. The whole warp gets it.
 __device__ int WarpBest(const float* values, int count) {
-  unsigned long long best = 0;
-#pragma unroll 2
-  for (int i = threadIdx.x % 32; i < count; i += 32) best = max(best, KeyOf(values[i], i));
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, offset));
-  return best == 0 ? -1 : static_cast<int>(~static_cast<uint32_t>(best));
+  uint32_t mine = 0, index = ~0u;
+#pragma unroll 4
+  for (int i = threadIdx.x % 32; i < count; i += 32) {
+    const uint32_t key = KeyOf(values[i]);
+    if (key > mine) mine = key, index = static_cast<uint32_t>(i);  // of equal ones the first stays
+  }
+  const uint32_t best = __reduce_max_sync(kAllLanes, mine);
+  const uint32_t first = __reduce_min_sync(kAllLanes, mine == best ? index : ~0u);
+  return best == 0 ? -1 : static_cast<int>(first);
 }
 
 // `scores`: each lane's own, every 32nd.
@@ -47,7 +49,7 @@ __device__ void Score(const MoeRouteParams& p, const float* logits, float* score
 #pragma unroll 2
   for (int i = lane; i < p.num_experts; i += 32) scores[i] = __ldcg(logits + i);
   if (p.score == MoeScore::kSigmoid) {
-#pragma unroll 1
+#pragma unroll 4
     for (int i = lane; i < p.num_experts; i += 32) scores[i] = __fdiv_rn(1.0f, 1.0f + expf(-scores[i]));
     return;
   }
@@ -71,7 +73,7 @@ __device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* gr
   const int lane = threadIdx.x % 32, size = p.num_experts / p.num_groups;
   for (int g = lane; g < p.num_groups; g += 32) {
     float first = -CUDART_INF_F, second = -CUDART_INF_F;
-#pragma unroll 1
+#pragma unroll 4
     for (int i = 0; i < size; ++i) {
       const float value = choice[g * size + i];
       if (value > first) {

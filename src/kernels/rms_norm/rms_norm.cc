@@ -28,6 +28,7 @@ void RmsNorm(const ExecContext& ctx, const RmsNormParams& params) {
     RunCudaTold(ctx, &CudaBackend::rms_norm, on_gpu);
     return;
   }
+  DCHECK(params.x_rows == nullptr);
   RunVariant(kVariants, ctx, params);
 }
 

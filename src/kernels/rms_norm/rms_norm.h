@@ -20,6 +20,7 @@ struct RmsNormParams {
   float* y = nullptr;  // same shape; may be x itself
   int64_t token_stride_y = 0;
   int64_t head_stride_y = 0;
+  const int32_t* x_rows = nullptr;  // GPU, or null: x of token t is row x_rows[t]; -1: y stays as it was
   CudaHalfRows y_half = {};  // GPU, one head: y as F16 too; the op sees to it
 };
 

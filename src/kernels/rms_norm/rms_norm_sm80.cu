@@ -19,8 +19,8 @@ struct RowPointers {
   const float* x;
   float* y;
   __device__ RowPointers(const RmsNormParams& p, int64_t row) {
-    const int64_t token = row / p.num_heads, head = row % p.num_heads;
-    x = p.x + token * p.token_stride_x + head * p.head_stride_x;
+    const int64_t token = row / p.num_heads, head = row % p.num_heads, from = p.x_rows != nullptr ? p.x_rows[token] : token;
+    x = from < 0 ? nullptr : p.x + from * p.token_stride_x + head * p.head_stride_x;
     y = p.y + token * p.token_stride_y + head * p.head_stride_y;
   }
 };
@@ -41,6 +41,7 @@ __global__ void VectorKernel(RmsNormParams p, int64_t num_rows) {
   if (row >= num_rows) return;  // whole warps; a block of one row has none to leave out
   const int t = threadIdx.x % kThreads;
   const RowPointers pointers(p, row);
+  if (pointers.x == nullptr) return;  // as above
   const auto* x = reinterpret_cast<const float4*>(pointers.x);
   auto* y = reinterpret_cast<float4*>(pointers.y);
   const auto* weight = reinterpret_cast<const float4*>(p.weight);
@@ -74,10 +75,13 @@ __global__ void VectorKernel(RmsNormParams p, int64_t num_rows) {
 
 // Every shape: a warp a row, a value at a time.
 __global__ void GenericKernel(RmsNormParams p, int64_t num_rows) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t row = int64_t{blockIdx.x} * (kBlockThreads / 32) + threadIdx.x / 32;
   if (row >= num_rows) return;
   const int lane = threadIdx.x % 32;
   const RowPointers pointers(p, row);
+  if (pointers.x == nullptr) return;
   float sum = 0;
   for (int64_t i = lane; i < p.dim; i += 32) sum += pointers.x[i] * pointers.x[i];
   const float inverse = InverseRms(WarpSum(sum), p.dim, p.eps);
@@ -100,11 +104,10 @@ bool Aligned(const RmsNormParams& p) {
 CudaStatus CudaRmsNorm(const CudaExec& exec, const RmsNormParams& params) {
   const int64_t rows = params.num_tokens * params.num_heads;
   if (rows == 0) return nullptr;
-  const auto stream = static_cast<cudaStream_t>(exec.stream);
   constexpr int kRowsPerBlock = kBlockThreads / 32;
   const auto grid = static_cast<unsigned>((rows + kRowsPerBlock - 1) / kRowsPerBlock);
   if (!Aligned(params)) {
-    GenericKernel<<<grid, kBlockThreads, 0, stream>>>(params, rows);
+    LaunchOverlapped<LaunchRole::kNorm>(&GenericKernel, grid, kBlockThreads, 0, exec.stream, params, rows);
   } else if (params.dim < kNormLeastDim) {
     LaunchOverlapped<LaunchRole::kNorm>(&VectorKernel<32>, grid, kBlockThreads, 0, exec.stream, params, rows);
   } else {

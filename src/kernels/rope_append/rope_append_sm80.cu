@@ -18,6 +18,8 @@ constexpr int kThreads = 256;
 
 // The angle is a double: cos and sin of it are reduced in double precision.
 __global__ void RopeTableKernel(RopeTableParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t count = p.num_tokens * p.half_dim;
   for (int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x; at < count; at += int64_t{gridDim.x} * kThreads) {
     const int32_t position = p.positions[at / p.half_dim];
@@ -92,8 +94,7 @@ CudaStatus CudaRopeTable(const CudaExec& exec, const RopeTableParams& params) {
   const int64_t count = params.num_tokens * params.half_dim;
   if (count == 0) return nullptr;
   const int64_t blocks = (count + kThreads - 1) / kThreads;
-  RopeTableKernel<<<static_cast<unsigned>(blocks < 4096 ? blocks : 4096), kThreads, 0,
-                    static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped<LaunchRole::kRope>(&RopeTableKernel, blocks < 4096 ? blocks : 4096, kThreads, 0, exec.stream, params);
   return CudaLaunched("rope_table [%lld, %lld]", static_cast<long long>(params.num_tokens),
                       static_cast<long long>(params.half_dim));
 }

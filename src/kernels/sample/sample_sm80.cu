@@ -2,6 +2,7 @@
 // (sample_select.cuh says how often); nothing is sorted but the list of the best log-probabilities.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "kernels/sample/sample_cuda.h"
 #include "kernels/sample/sample_random.cuh"
 #include "kernels/sample/sample_select.cuh"
@@ -141,6 +142,8 @@ __device__ int32_t Draw(const float* logits, int32_t vocab, const SamplingParams
 __global__ __launch_bounds__(kSampleThreads) void SampleKernel(CudaSampleParams p) {
   __shared__ SampleScratch scratch;
   __shared__ unsigned long long list[kMaxCudaTopLogprobs];
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const auto row = static_cast<int32_t>(blockIdx.x);
   const int32_t slot_idx = p.row_slots[row];
   if (slot_idx < 0) {
@@ -201,8 +204,7 @@ CudaStatus CudaSample(const CudaExec& exec, const CudaSampleParams& params) {
     return CudaFail(CudaFault::kInvalid, "sample: vocabulary of %d, %d log-probabilities (at most %d)", params.vocab,
                     params.top_stride, kMaxCudaTopLogprobs);
   }
-  SampleKernel<<<static_cast<unsigned>(params.num_rows), kSampleThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(
-      params);
+  LaunchOverlapped(&SampleKernel, params.num_rows, kSampleThreads, 0, exec.stream, params);
   return CudaLaunched("sample of %d rows, vocabulary of %d", params.num_rows, params.vocab);
 }
 

@@ -1,6 +1,7 @@
 // draft_begin, draft_next, draft_feed: one block each, as step_begin: what they move is a few kilobytes at most.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/global_clock.cuh"
 #include "kernels/step/draft.h"
 
@@ -16,6 +17,8 @@ __device__ __forceinline__ int NumWanted(const CudaDraftSpans& spans, int s) {
 }
 
 __global__ void __launch_bounds__(kThreads) BeginKernel(CudaDraftBeginParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   if (threadIdx.x == 0 && p.clock != nullptr) *p.clock = GlobalNs();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int i = warp; i < p.count; i += kThreads / 32) {
@@ -44,6 +47,8 @@ __global__ void __launch_bounds__(kThreads) BeginKernel(CudaDraftBeginParams p) 
 }
 
 __global__ void __launch_bounds__(kThreads) NextKernel(CudaDraftNextParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   for (int s = static_cast<int>(threadIdx.x); s < p.spans.num_spans; s += kThreads) {
     const int wanted = NumWanted(p.spans, s);
     const int slot = wanted > 0 ? p.spans.planned[s].slot : 0;
@@ -57,6 +62,8 @@ __global__ void __launch_bounds__(kThreads) NextKernel(CudaDraftNextParams p) {
 }
 
 __global__ void __launch_bounds__(kThreads) FeedKernel(CudaDraftFeedParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   for (int row = static_cast<int>(threadIdx.x); row < p.num_rows; row += kThreads) p.batch_tokens[row] = 0;
   __syncthreads();
   for (int s = 0; s < p.num_spans; ++s) {
@@ -79,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) FeedKernel(CudaDraftFeedParams p) {
 
 CudaStatus CudaDraftBegin(const CudaExec& exec, const CudaDraftBeginParams& params) {
   if (params.count == 0) return nullptr;
-  BeginKernel<<<1, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped(&BeginKernel, 1, kThreads, 0, exec.stream, params);
   return CudaLaunched("draft_begin of %d spans, %d rows each", params.count, params.stride);
 }
 
@@ -87,12 +94,12 @@ CudaStatus CudaDraftNext(const CudaExec& exec, const CudaDraftNextParams& params
   if (params.pass >= kMaxCudaDrafts) {
     return CudaFail(CudaFault::kInvalid, "draft_next: pass %d, at most %d drafts", params.pass, kMaxCudaDrafts);
   }
-  NextKernel<<<1, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped(&NextKernel, 1, kThreads, 0, exec.stream, params);
   return CudaLaunched("draft_next of %d spans, pass %d", params.spans.num_spans, params.pass);
 }
 
 CudaStatus CudaDraftFeed(const CudaExec& exec, const CudaDraftFeedParams& params) {
-  FeedKernel<<<1, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped(&FeedKernel, 1, kThreads, 0, exec.stream, params);
   return CudaLaunched("draft_feed of %d spans, %d rows", params.num_spans, params.num_rows);
 }
 

@@ -80,6 +80,8 @@ struct CudaStepBeginParams {
   int32_t* wanted_slots = nullptr;      // [max_wanted], -1 where no token is wanted
   int32_t* wanted_positions = nullptr;  // where a token drawn there will stand
   int32_t* wanted_in_front = nullptr;   // drafts in front of it, its own token included
+  int32_t* cleared = nullptr;           // [num_cleared], zero: what the step counts in
+  int64_t num_cleared = 0;
   // How long making the step's drafts took, since draft_begin wrote the clock; null: none were made.
   const uint64_t* draft_clock = nullptr;
   int64_t* draft_ns = nullptr;

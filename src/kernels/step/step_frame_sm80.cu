@@ -1,6 +1,7 @@
 // step_begin and step_end: one block each, since they move a few kilobytes and what counts is one launch instead of many.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/global_clock.cuh"
 #include "kernels/sample/sample_random.cuh"
 #include "kernels/step/step.h"
@@ -21,6 +22,8 @@ __device__ void EnterSlot(const CudaSlotState& state, const CudaSlotSetup& setup
 }
 
 __global__ void __launch_bounds__(kThreads) BeginKernel(CudaStepBeginParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const CudaStepHeader header = *p.header;
   const int thread = static_cast<int>(threadIdx.x);
   if (thread == 0 && p.draft_clock != nullptr) *p.draft_ns = static_cast<int64_t>(GlobalNs() - *p.draft_clock);
@@ -28,6 +31,7 @@ __global__ void __launch_bounds__(kThreads) BeginKernel(CudaStepBeginParams p) {
     const CudaBlockWrite write = p.writes[i];
     p.tables[write.group][write.slot * p.table_strides[write.group] + write.index] = write.block_id;
   }
+  for (int i = thread; i < p.num_cleared; i += kThreads) p.cleared[i] = 0;
   for (int i = thread; i < header.num_setups; i += kThreads) EnterSlot(p.state, p.setups[i]);
   for (int row = header.num_rows + thread; row < p.max_rows; row += kThreads) {
     p.token_ids[row] = 0;
@@ -119,6 +123,8 @@ __device__ void EndSpan(const CudaStepEndParams& p, const SeqSpan& span, int num
 }
 
 __global__ void __launch_bounds__(kThreads) EndKernel(CudaStepEndParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   if (p.waiting_rows != nullptr) {
     for (int row = static_cast<int>(threadIdx.x); row < p.num_rows; row += kThreads) p.waiting_rows[row] = -1;
     __syncthreads();
@@ -141,12 +147,12 @@ CudaStatus CudaStepBegin(const CudaExec& exec, const CudaStepBeginParams& params
   if (params.num_groups > kMaxCudaKvGroups) {
     return CudaFail(CudaFault::kUnsupported, "step_begin: %d KV groups (at most %d)", params.num_groups, kMaxCudaKvGroups);
   }
-  BeginKernel<<<1, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped(&BeginKernel, 1, kThreads, 0, exec.stream, params);
   return CudaLaunched("step_begin of %d rows, %d spans", params.max_rows, params.max_spans);
 }
 
 CudaStatus CudaStepEnd(const CudaExec& exec, const CudaStepEndParams& params) {
-  EndKernel<<<1, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped(&EndKernel, 1, kThreads, 0, exec.stream, params);
   return CudaLaunched("step_end of %d spans, %d rows", params.num_spans, params.num_rows);
 }
 

@@ -14,6 +14,8 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) GatherKernel(CudaGatherRowsParams p) {
+  LetNextKernelStart();
+  WaitForEarlierKernels();
   const int64_t i = blockIdx.x;
   const int64_t from = p.src_rows != nullptr ? p.src_rows[i] : i, to = p.dst_rows != nullptr ? p.dst_rows[i] : i;
   if (from < 0 || to < 0) return;
@@ -56,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) CopyHeadsKernel(CopyHeadsParams p, i
 
 CudaStatus CudaGatherRows(const CudaExec& exec, const CudaGatherRowsParams& params) {
   if (params.num_rows == 0) return nullptr;
-  GatherKernel<<<static_cast<unsigned>(params.num_rows), kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params);
+  LaunchOverlapped(&GatherKernel, params.num_rows, kThreads, 0, exec.stream, params);
   return CudaLaunched("gather_rows of [%lld, %lld]", static_cast<long long>(params.num_rows), static_cast<long long>(params.dim));
 }
 

@@ -140,10 +140,16 @@ void MlaLayer::Run(const ForwardContext& fwd, const ModelSpec& spec, int32_t win
   float* q = in;
   int64_t q_stride = in_width;
   if (a.q_lora_rank > 0) {
-    norm(in, a.q_lora_rank, q_a_norm_);
     q = exec.workspace->Take<float>(tokens * q_width);
     q_stride = q_width;
-    q_b_.Run(exec, in, in_width, tokens, q, q_stride);
+    const MatmulParams normed = {.x = in, .x_stride = in_width, .m = tokens, .weight = q_b_.Only(), .y = q, .y_stride = q_stride,
+                                 .fusion = {.norm_weight = q_a_norm_.data(), .norm_eps = a.latent_norm_eps}};
+    if (input->IsFew(exec) && normed.weight != nullptr && MatmulFuses(exec, normed)) {
+      Matmul(exec, normed);
+    } else {
+      norm(in, a.q_lora_rank, q_a_norm_);
+      q_b_.Run(exec, in, in_width, tokens, q, q_stride);
+    }
   }
   float* latent = in + q_in;  // [tokens, kv_lora_rank + rope_dim], stride in_width
   const bool fuses = RopeAppendFuses(exec);

@@ -84,13 +84,14 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* 
   input->Give(exec, {}, [&](const float* x, const CudaFusion& norm) { return MoeGateFuses(exec, gate_of(x, norm)); },
               [&](const float* x, const CudaFusion& norm) { MoeGate(exec, gate_of(x, norm)); });
 
-  const int64_t width = 2 * moe.intermediate;
   const MoePairs sorted = {.expert_begin = expert_begin,
                            .token_rows = token_rows,
                            .weights = pair_weights,
                            .token_pairs = token_pairs,
                            .num_tokens = num_tokens,
                            .top_k = moe.top_k};
+  if (RunFew(exec, input, sorted, gate_up, residual)) return;
+  const int64_t width = 2 * moe.intermediate;
   MoePairParams pair = {.experts = {.pairs = sorted, .x = input->raw(), .x_stride = hidden, .weights = &gate_up_, .y = gate_up,
                                     .y_stride = moe.intermediate}};
   MoeMatmulParams& up = pair.experts;
@@ -121,6 +122,24 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* 
   } else if (shared_ && !shared) {
     shared_->Run(exec, input, residual);
   }
+}
+
+bool MoeLayer::RunFew(const ExecContext& exec, NormedInput* input, const MoePairs& sorted, float* h, float* residual) const {
+  if (!input->IsFew(exec) || (shared_ && (shared_->gate_up() == nullptr || shared_->down() == nullptr))) return false;
+  MoeFewParams few = {.pairs = sorted, .x_stride = input->dim(), .up = &gate_up_, .down = &down_, .h = h, .residual = residual,
+                      .residual_stride = input->dim()};
+  if (shared_) few.shared_up = shared_->gate_up(), few.shared_down = shared_->down();
+  const auto fuses = [&](const float* x, const CudaFusion& norm) {
+    few.x = x, few.norm = norm;
+    return MoeFewFuses(exec, few);
+  };
+  if (!fuses(input->raw(), {})) return false;  // where y lies changes nothing
+  if (shared_) few.shared_h = exec.workspace->Take<float>(input->num_rows() * 2 * shared_->intermediate());  // as shared_->Up, whose room is planned
+  input->Give(exec, {}, fuses, [&](const float* x, const CudaFusion& norm) {
+    fuses(x, norm);
+    MoeFew(exec, few);
+  });
+  return true;
 }
 
 bool MoeLayer::PairUp(const ExecContext& exec, NormedInput* input, MoePairParams* pair, std::optional<FfnLayer::Activated>* shared) const {

@@ -1,0 +1,53 @@
+// What the experts' kernel for few tokens is given: for its own sources.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cuda/cuda_exec.h"
+#include "kernels/moe_matmul/moe_few.h"
+#include "tensor/dtype.h"
+
+namespace cachalot {
+
+// One of gate/up (then `rows` are the gates, and the ups lie behind all of them) or down.
+struct FewMatrix {
+  const std::byte* w = nullptr;    // the shared expert's, or null
+  const float* scales = nullptr;   // FP8: [.., k / 128]
+  int rows = 0, k = 0;
+  int row_bytes = 0;
+  int scale_rows = 128;
+};
+
+struct FewProblem {
+  FewMatrix each[2], shared[2];  // gate/up, down
+  const std::byte* const* data[2] = {};
+  const float* const* scales[2] = {};
+  const int32_t* expert_begin = nullptr;
+  const int32_t* token_rows = nullptr;
+  const float* pair_weights = nullptr;
+  int num_experts = 0, num_tokens = 0, num_pairs = 0;
+  const float* x = nullptr;
+  int64_t x_stride = 0;
+  int x_dim = 0;
+  const float* norm_weight = nullptr;
+  float norm_eps = 0;
+  uint16_t* h = nullptr;
+  uint16_t* shared_h = nullptr;
+  float* residual = nullptr;
+  int64_t residual_stride = 0;
+  // A dense matmul: one phase, of shared[phase] alone; down reads x, adds to the residual stream or overwrites it; gate/up writes y.
+  bool dense = false;
+  bool accumulate = true;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  uint32_t* counters = nullptr;  // two; zero, and left zero
+  FewLayout layout = {};
+  int first_phase = 0, last_phase = 1;  // 0: gate/up, 1: down
+  bool bulk = false;
+};
+
+template <DType kType>
+CudaStatus LaunchFew(const CudaExec& exec, const FewProblem& problem);
+
+}  // namespace cachalot

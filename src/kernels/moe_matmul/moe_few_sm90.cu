@@ -1,0 +1,171 @@
+// The experts of a few tokens and dense matmuls of few rows: which calls the kernel takes (moe_few.cuh), and in how many launches.
+#include <algorithm>
+#include <climits>
+
+#include "device/cuda/cuda_card.h"
+#include "device/cuda/cuda_error.h"
+#include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
+#include "device/cuda/norm_sum.cuh"
+#include "kernels/matmul/matmul_launch.h"
+#include "kernels/matmul/matmul_problem.cuh"
+#include "kernels/moe_matmul/moe_few_cuda.h"
+#include "kernels/moe_matmul/moe_few_launch.h"
+
+namespace cachalot {
+namespace {
+
+struct FewKernelRow {
+  DType dtype;
+  CudaStatus (*launch)(const CudaExec&, const FewProblem&);
+};
+constexpr FewKernelRow kKernels[] = {{DType::kF16, &LaunchFew<DType::kF16>}, {DType::kFP8E4M3, &LaunchFew<DType::kFP8E4M3>}};
+
+const FewKernelRow* FindKernel(DType dtype) {
+  const auto* found = std::find_if(std::begin(kKernels), std::end(kKernels), [&](const FewKernelRow& row) { return row.dtype == dtype; });
+  return found == std::end(kKernels) ? nullptr : found;
+}
+
+int64_t MostBytes() { return std::min(kFewMostSharedBytes, CurrentCard().shared_bytes - kFewOwnSharedBytes); }
+
+// Rows without padding, in pieces that the warps take.
+bool HasWholeRows(const CudaMatrix& w) {
+  const int64_t bytes = CudaRowsOf(w.dtype, w.k).row_bytes, value_bytes = w.dtype == DType::kFP8E4M3 ? 1 : 2;
+  return w.k > 0 && w.n > 0 && bytes == w.k * value_bytes && bytes % kFewWholeBytes == 0;
+}
+FewMatrix MatrixOf(const CudaMatrix& w, bool glu) {
+  return {.w = w.data, .scales = w.block_scales, .rows = static_cast<int>(glu ? w.n / 2 : w.n), .k = static_cast<int>(w.k),
+          .row_bytes = static_cast<int>(CudaRowsOf(w.dtype, w.k).row_bytes), .scale_rows = static_cast<int>(w.block_scale_rows)};
+}
+
+// False: other kernels take it.
+bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProblem* out) {
+  const CudaTune& tune = CurrentTune();
+  const DType dtype = params.up.dtype;
+  const int64_t pairs = params.num_tokens * params.top_k;
+  const bool shared = params.shared_up.data != nullptr, norm = params.norm.norm_weight != nullptr, fp8 = dtype == DType::kFP8E4M3;
+  if (tune.experts == CudaTune::Experts::kApart || exec.deterministic || WantsF32(exec, dtype) || !CurrentCard().RunsHopperCode() ||
+      FindKernel(dtype) == nullptr || exec.counters == nullptr || params.num_tokens <= 0 || params.num_tokens > kFewTokens ||
+      pairs > kFewPairs || params.num_experts <= 0 || params.num_experts > kFewExperts) {
+    return false;
+  }
+  if (norm && (tune.fuse & CudaTune::kFuseNorm) == 0) return false;
+  const auto fits = [&](const CudaMatrix& up, const CudaMatrix& down) {
+    return up.dtype == dtype && down.dtype == dtype && HasWholeRows(up) && HasWholeRows(down) && up.n % 2 == 0 && up.n / 2 == down.k &&
+           up.k == params.up.k && down.n == params.down.n && CheckWeight(up, params.num_tokens, 1, "moe_few") == nullptr &&
+           CheckWeight(down, pairs, 1, "moe_few") == nullptr;
+  };
+  if (!fits(params.up, params.down) || (shared && !fits(params.shared_up, params.shared_down))) return false;
+  if (shared && params.shared_down.data == nullptr) return false;
+  const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
+  if (params.up.k > kFewMostDim || params.x_stride % 4 != 0 || !whole(params.x) || !whole(params.h) || !whole(params.shared_h) ||
+      (norm && (params.up.k < kNormLeastDim || !whole(params.norm.norm_weight)))) {
+    return false;
+  }
+  const bool one = tune.experts != CudaTune::Experts::kTwo;
+  FewShape shape = {.tokens = static_cast<int>(params.num_tokens), .pairs = static_cast<int>(pairs), .dim = static_cast<int>(params.up.k),
+                    .gates = static_cast<int>(params.down.k), .shared_gates = shared ? static_cast<int>(params.shared_down.k) : 0};
+  if (params.down.n != params.up.k) return false;  // x and the residual stream are of one width
+  if (!FewFits(std::max({params.up.n, params.down.n, params.shared_up.n}), exec.num_sms)) return false;
+  FewProblem p;
+  p.each[0] = MatrixOf(params.up, true), p.each[1] = MatrixOf(params.down, false);
+  p.each[0].w = p.each[1].w = nullptr;
+  if (shared) p.shared[0] = MatrixOf(params.shared_up, true), p.shared[1] = MatrixOf(params.shared_down, false);
+  p.data[0] = params.up_data, p.data[1] = params.down_data;
+  if (fp8) p.scales[0] = params.up_scales, p.scales[1] = params.down_scales;
+  p.expert_begin = params.expert_begin;
+  p.token_rows = params.token_rows;
+  p.pair_weights = params.pair_weights;
+  p.num_experts = params.num_experts, p.num_tokens = shape.tokens, p.num_pairs = shape.pairs;
+  p.x = params.x, p.x_stride = params.x_stride, p.x_dim = shape.dim;
+  p.norm_weight = params.norm.norm_weight, p.norm_eps = params.norm.norm_eps;
+  p.h = params.h, p.shared_h = params.shared_h;
+  p.residual = params.residual, p.residual_stride = params.residual_stride;
+  p.counters = exec.counters;
+  p.bulk = tune.expert_copies == CudaTune::ExpertCopies::kBulk;
+  p.last_phase = one ? 1 : 0;
+  const int64_t most = MostBytes();
+  shape.down = one;
+  p.layout = LayFewOut(shape, exec.num_sms, most);
+  FewShape second = shape;
+  second.up = false, second.down = true;
+  const FewLayout of_down = LayFewOut(second, exec.num_sms, most);
+  if (p.layout.stages == 0 || of_down.stages == 0 || of_down.block_rows > kFewMostBlockRows) return false;
+  *out = p;
+  return true;
+}
+
+// The same for a dense matmul.
+bool MakeDense(const CudaExec& exec, DType dtype, const MatmulProblem& m, FewProblem* out) {
+  const CudaTune& tune = CurrentTune();
+  const bool norm = m.norm_weight != nullptr, glu = m.glu_rows > 0, fp8 = dtype == DType::kFP8E4M3;
+  if (FindKernel(dtype) == nullptr || (tune.few & (fp8 ? CudaTune::kFewFp8 : CudaTune::kFewF16)) == 0 || exec.deterministic ||
+      WantsF32(exec, dtype) || !CurrentCard().RunsHopperCode() || m.expert_begin != nullptr || m.num_groups > 1 || m.m <= 0 || m.m > kFewTokens ||
+      m.bias != nullptr || !HasAlignedX(m) || m.x_rows != nullptr) {
+    return false;
+  }
+  if ((norm && ((tune.fuse & CudaTune::kFuseNorm) == 0 || m.k < kNormLeastDim || m.k > kFewMostDim ||
+                reinterpret_cast<uintptr_t>(m.norm_weight) % 16 != 0)) ||
+      (glu && ((tune.fuse & CudaTune::kFuseGlu) == 0 || !GluFits(m)))) {
+    return false;
+  }
+  const int64_t row_bytes = m.layout.row_bytes, block_rows = (m.n + exec.num_sms - 1) / exec.num_sms;
+  if (row_bytes != int64_t{m.k} * (fp8 ? 1 : 2) || row_bytes % kFewWholeBytes != 0 || block_rows > kFewMostBlockRows || !FewFits(m.n, exec.num_sms)) {
+    return false;  // with SwiGLU and without: the same bits
+  }
+  const int phase = glu ? 0 : 1;
+  FewProblem p;
+  p.shared[phase] = {.w = m.w, .scales = m.block_scales, .rows = glu ? m.glu_rows : m.n, .k = m.k, .row_bytes = static_cast<int>(row_bytes),
+                     .scale_rows = m.block_scale_rows};
+  p.each[phase] = p.shared[phase];
+  p.each[phase].w = nullptr;
+  p.num_tokens = m.m;
+  p.x = static_cast<const float*>(m.x), p.x_stride = m.x_stride, p.x_dim = m.k;
+  p.norm_weight = m.norm_weight, p.norm_eps = m.norm_eps;
+  p.dense = true, p.accumulate = m.accumulate;
+  p.y = p.residual = m.y, p.y_stride = p.residual_stride = m.y_stride;
+  p.first_phase = p.last_phase = phase;
+  p.bulk = tune.expert_copies == CudaTune::ExpertCopies::kBulk;
+  p.layout = LayFewOut(int64_t{m.m} * FewXStride(m.k), glu ? 0 : block_rows, MostBytes());
+  *out = p;
+  return LayFewOut(int64_t{m.m} * FewXStride(m.k), block_rows, MostBytes()).stages > 0;
+}
+
+}  // namespace
+
+bool FewTakes(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
+  FewProblem p;
+  return MakeDense(exec, dtype, problem, &p);
+}
+
+CudaStatus RunFew(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
+  FewProblem p;
+  if (!MakeDense(exec, dtype, problem, &p)) {
+    return CudaFail(CudaFault::kInvalid, "matmul of m %d, n %d, k %d by the kernel for few rows", problem.m, problem.n, problem.k);
+  }
+  return FindKernel(dtype)->launch(exec, p);
+}
+
+bool CudaMoeFewFuses(const CudaExec& exec, const CudaMoeFewParams& params) {
+  FewProblem p;
+  return MakeProblem(exec, params, &p);
+}
+
+CudaStatus CudaMoeFew(const CudaExec& exec, const CudaMoeFewParams& params) {
+  FewProblem p;
+  if (!MakeProblem(exec, params, &p)) {
+    return CudaFail(CudaFault::kInvalid, "moe_few: %lld tokens of top %d of %d experts, %lld gates of %lld, are not one launch",
+                    static_cast<long long>(params.num_tokens), params.top_k, params.num_experts, static_cast<long long>(params.up.n / 2),
+                    static_cast<long long>(params.up.k));
+  }
+  const auto launch = FindKernel(params.up.dtype)->launch;
+  if (CudaStatus failure = launch(exec, p)) return failure;
+  if (p.last_phase == 1) return nullptr;
+  p.first_phase = p.last_phase = 1;
+  const FewShape shape = {.tokens = p.num_tokens, .pairs = p.num_pairs, .dim = p.each[0].k, .gates = p.each[1].k,
+                          .shared_gates = p.shared[1].k, .up = false, .down = true};
+  p.layout = LayFewOut(shape, exec.num_sms, MostBytes());
+  return launch(exec, p);
+}
+
+}  // namespace cachalot
