@@ -121,7 +121,7 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
   __shared__ int scratch[32];
   __shared__ long long wide_scratch[32];
   __shared__ unsigned long long split_scratch[32];
-  LetNextKernelStart();
+  // None behind it starts before it has ended: the streaming kernels read the schedule before they wait for those in front of them.
   WaitForEarlierKernels();
   // How much there is: tokens of all tiles (of one KV head).
   long long mine = 0;
