@@ -37,6 +37,10 @@ struct CudaTune {
   // the one that takes items in rounds (attention_decode_sm80.cu); usual: as StreamCovers says.
   enum class Attention { kUsual, kStream, kRounds };
   Attention attention = Attention::kUsual;
+  // MLA decode with up to 16 heads and one token a sequence: by the kernel that streams (attention_mla_stream_sm90.cu), or the one that takes
+  // items in rounds (attention_mla_sm90.cu); usual: as MlaStreamCovers says.
+  enum class Mla { kUsual, kStream, kRounds };
+  Mla mla = Mla::kUsual;
   // The experts of up to four tokens, weights of F16 and FP8: gate/up, SwiGLU, down and sum in one launch whose blocks meet once
   // (moe_few.cuh), in two such, or by matmuls of their own; and what brings the weights to it.
   enum class Experts { kOne, kTwo, kApart };
@@ -55,7 +59,7 @@ struct CudaTune {
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, attention=stream|rounds, experts=one|two|apart, few=fp8|none|all|f16, expert_copies=async|bulk";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, attention=stream|rounds, mla=stream|rounds, experts=one|two|apart, few=fp8|none|all|f16, expert_copies=async|bulk";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -102,6 +106,11 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
     if (key == "attention") {
       if (value != "stream" && value != "rounds") return false;
       tune.attention = value == "stream" ? CudaTune::Attention::kStream : CudaTune::Attention::kRounds;
+      continue;
+    }
+    if (key == "mla") {
+      if (value != "stream" && value != "rounds") return false;
+      tune.mla = value == "stream" ? CudaTune::Mla::kStream : CudaTune::Mla::kRounds;
       continue;
     }
     if (key == "few") {

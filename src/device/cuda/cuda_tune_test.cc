@@ -26,6 +26,10 @@ TEST(CudaTune, ReadsWhatItKnows) {
   EXPECT_EQ(tune.attention, CudaTune::Attention::kStream);
   ASSERT_TRUE(ParseCudaTune("attention=rounds", &tune));
   EXPECT_EQ(tune.attention, CudaTune::Attention::kRounds);
+  ASSERT_TRUE(ParseCudaTune("mla=stream", &tune));
+  EXPECT_EQ(tune.mla, CudaTune::Mla::kStream);
+  ASSERT_TRUE(ParseCudaTune("mla=rounds", &tune));
+  EXPECT_EQ(tune.mla, CudaTune::Mla::kRounds);
   ASSERT_TRUE(ParseCudaTune("experts=two,expert_copies=bulk", &tune));
   EXPECT_EQ(tune.experts, CudaTune::Experts::kTwo);
   EXPECT_EQ(tune.expert_copies, CudaTune::ExpertCopies::kBulk);
@@ -47,7 +51,7 @@ TEST(CudaTune, ReadsWhatItKnows) {
 TEST(CudaTune, RefusesTheRestAndLeavesAllAsItWas) {
   CudaTune tune;
   ASSERT_TRUE(ParseCudaTune("gemv_pairs=7", &tune));
-  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "attention=usual", "experts=three", "few=q4", "expert_copies=", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
+  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "attention=usual", "mla=usual", "experts=three", "few=q4", "expert_copies=", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
                            "gemv_pairs=1234567", "gemv_pairs=", "speed=2", "=", ",", "gemv_pairs=3,"}) {
     const bool trailing = std::string_view(text) == "gemv_pairs=3,";
     EXPECT_EQ(ParseCudaTune(text, &tune), trailing) << text;

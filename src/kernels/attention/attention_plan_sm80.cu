@@ -28,6 +28,9 @@ bool HasPrefill(const CudaAttentionShape& shape) {
 bool HasDecode(const CudaAttentionShape& shape) {
   return shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128 || shape.k_dim == 256);
 }
+bool HasMlaStream(const CudaAttentionShape& shape, const CudaBatch& batch) {
+  return IsMla(shape) && shape.num_q_heads <= kMlaStreamRows && batch.max_q_len == 1 && CurrentCard().RunsHopperCode();
+}
 bool HasStream(const CudaAttentionShape& shape) {
   return shape.k_dim == shape.v_dim && (shape.k_dim == 64 || shape.k_dim == 128) && CurrentCard().RunsHopperCode();
 }
@@ -275,8 +278,8 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.least_split = mla ? 64 : 128;
   s.item_cost = 96;
 
-  s.stream_blocks_per_sm = batch.num_rows <= kFewRows ? 1 : 2;
-  s.stream_blocks = HasStream(shape) && !deterministic ? s.stream_blocks_per_sm * num_sms : 0;
+  s.stream_blocks_per_sm = mla || batch.num_rows <= kFewRows ? 1 : 2;
+  s.stream_blocks = (HasStream(shape) || HasMlaStream(shape, batch)) && !deterministic ? s.stream_blocks_per_sm * num_sms : 0;
 
   // Bounds on what the spans can ask for.
   const int64_t rows = int64_t{batch.num_rows} * s.group;
@@ -399,6 +402,10 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
   if (kv.planes != nullptr) return AttendCodes(exec, batch, schedule, params);
   if (exec.math == CudaMath::kFast) {
     if (MlaCovers(params)) {
+      if (MlaStreamCovers(batch, schedule)) {
+        if (CudaStatus failure = RunMlaStream(exec, batch, schedule, params)) return failure;
+        return CopyToHalf(exec, batch, params);
+      }
       if (CudaStatus failure = RunMlaAttention(exec, batch, schedule, params)) return failure;
       if (CudaStatus failure = RunCombine(exec, batch, schedule, params)) return failure;
       return CopyToHalf(exec, batch, params);

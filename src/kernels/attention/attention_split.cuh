@@ -26,6 +26,8 @@ inline constexpr int kPreciseTokens = 512;    // a tile that sees no more keeps 
 inline constexpr int kPrefillTileRows = 64;
 inline constexpr int kMlaTileRows = 64;
 inline constexpr int kMlaPreciseRows = 32;    // with their rests as many as a tile of kMlaTileRows
+inline constexpr int kMlaStreamRows = 16;     // heads, at most, of the streaming MLA kernel
+inline constexpr int kMlaStreamSpans = 8;     // from so many sequences on it is taken: a few are many pieces each, to fold
 inline constexpr int kMaxDecodeRows = 64;     // spans with more rows than this go to the prefill kernel, where there is one
 inline constexpr float kLog2E = 1.4426950408889634f;
 
@@ -122,6 +124,9 @@ CudaStatus RunStreamAttention(const CudaExec& exec, const CudaBatch& batch, cons
 bool MlaCovers(const AttentionParams& params);
 CudaStatus RunMlaAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                            const AttentionParams& params);
+// MLA with one token a sequence and few heads, of what MlaCovers.
+bool MlaStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule);
+CudaStatus RunMlaStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params);
 bool PrefillCovers(const AttentionParams& params);
 CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                                const AttentionParams& params);

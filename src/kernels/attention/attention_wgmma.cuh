@@ -44,6 +44,16 @@ __device__ __forceinline__ void WgmmaWait(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+template <int kPending, int kBlocks, int kCount>
+__device__ __forceinline__ void WgmmaWait(float (&d)[kBlocks][kCount]) {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+#pragma unroll
+  for (auto& block : d) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(block[i])::"memory");
+  }
+}
+
 // The same where nothing reads accumulators behind it.
 template <int kPending>
 __device__ __forceinline__ void WgmmaWait() {
@@ -76,7 +86,8 @@ __device__ __forceinline__ void WgmmaWait() {
   "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
   "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// Both operands from shared memory (Mma), or A from registers (MmaRegisters); keep: D += , else D = .
+// Both operands from shared memory (Mma; MmaTransposed: A is read along its rows, as values are), or A from registers (MmaRegisters);
+// keep: D += , else D = .
 template <typename T, int kN, bool kTransposeB>
 struct Wgmma;
 
@@ -87,6 +98,14 @@ struct Wgmma;
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\n"                                                      \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" CACHALOT_LIST##COUNT "}, %" #A   \
                    ", %" #B ", p, 1, 1, 0, %" #D ";\n}\n"                                                                \
+                   : CACHALOT_F##COUNT                                                                                   \
+                   : "l"(a), "l"(b), "r"(int{keep}), "n"(int{kTransposeB})                                               \
+                   : "memory");                                                                                          \
+    }                                                                                                                    \
+    static __device__ __forceinline__ void MmaTransposed(float (&d)[COUNT], uint64_t a, uint64_t b, bool keep) {         \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\n"                                                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" CACHALOT_LIST##COUNT "}, %" #A   \
+                   ", %" #B ", p, 1, 1, 1, %" #D ";\n}\n"                                                                \
                    : CACHALOT_F##COUNT                                                                                   \
                    : "l"(a), "l"(b), "r"(int{keep}), "n"(int{kTransposeB})                                               \
                    : "memory");                                                                                          \
