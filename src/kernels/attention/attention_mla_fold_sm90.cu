@@ -19,7 +19,7 @@ __global__ __launch_bounds__(kFoldThreads, 4) void FoldKernel(const __grid_const
                                                               const __grid_constant__ AttentionSchedule s,
                                                               int ways) {
   __shared__ float factors[kMlaMostPieces][kMlaHeads];
-  __shared__ float part[kFoldThreads / kMlaHeads][kMlaHeads];
+  __shared__ float tops[kFoldThreads / kMlaHeads][kMlaHeads];
   static_assert(sizeof(factors) >= kFoldThreads * sizeof(float4));
   const int tid = static_cast<int>(threadIdx.x), lanes = kFoldThreads / ways, chunks = kFoldFours / lanes;
   const int way = tid / lanes, head = tid % kMlaHeads, slice = tid / kMlaHeads;
@@ -39,12 +39,17 @@ __global__ __launch_bounds__(kFoldThreads, 4) void FoldKernel(const __grid_const
     const auto partial = [&](int piece) { return 2 * int64_t{first + piece} + (piece == 0 ? 1 : 0); };
     const int four = work % chunks * lanes + tid % lanes;
     const int share = (pieces + ways - 1) / ways, begin = way * share, end = min(begin + share, pieces);
-    const auto load = [&](int piece) {
-      return __ldcg(reinterpret_cast<const float4*>(s.partial_out + partial(piece) * kMlaSums) + four);
-    };
-    float4 ahead[kFoldAhead];
+    float4 parts[kFoldAhead];  // the first while the factors are made
+    const auto load = [&](int base) {
 #pragma unroll
-    for (int i = 0; i < kFoldAhead; ++i) ahead[i] = begin + i < end ? load(begin + i) : float4{0, 0, 0, 0};
+      for (int i = 0; i < kFoldAhead; ++i) {
+        parts[i] = {0, 0, 0, 0};
+        if (base + i < end)
+          parts[i] =
+              __ldcg(reinterpret_cast<const float4*>(s.partial_out + partial(base + i) * kMlaSums) + four);
+      }
+    };
+    load(begin);
 
     // A factor for each piece and head.
     float largest = -CUDART_INF_F, sum = 0;
@@ -53,47 +58,46 @@ __global__ __launch_bounds__(kFoldThreads, 4) void FoldKernel(const __grid_const
       factors[i][head] = m;
       largest = fmaxf(largest, m);
     }
-    part[slice][head] = largest;
+    tops[slice][head] = largest;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kFoldThreads / kMlaHeads; ++i) largest = fmaxf(largest, part[i][head]);
+    for (int i = 0; i < kFoldThreads / kMlaHeads; ++i) largest = fmaxf(largest, tops[i][head]);
     __syncthreads();
     for (int i = slice; i < pieces; i += kFoldThreads / kMlaHeads) {
       const float m = factors[i][head], factor = m == -CUDART_INF_F ? 0.0f : exp2f(m - largest);
       factors[i][head] = factor;
       sum = __fmaf_rn(__ldcg(&s.partial_stats[partial(i) * kMlaHeads + head].y), factor, sum);
     }
-    part[slice][head] = sum;
+    tops[slice][head] = sum;
     __syncthreads();
     const MlaPlace place(four % kMlaConsumers);
     const int at = place.head + four / kMlaConsumers % 2 * 8,
               column = place.column + four / kMlaConsumers / 2 * 64;
     float2 sums = {0, 0};
 #pragma unroll
-    for (int i = 0; i < kFoldThreads / kMlaHeads; ++i) sums.x += part[i][at], sums.y += part[i][at + 1];
+    for (int i = 0; i < kFoldThreads / kMlaHeads; ++i) sums.x += tops[i][at], sums.y += tops[i][at + 1];
     float4 out = {0, 0, 0, 0};
     for (int base = begin; base < end; base += kFoldAhead) {
+      if (base != begin) load(base);
 #pragma unroll
       for (int i = 0; i < kFoldAhead; ++i) {
-        const int piece = base + i;
-        if (piece >= end) break;
-        const float2 factor = *reinterpret_cast<const float2*>(&factors[piece][at]);
-        const float4 now = ahead[i];
-        if (piece + kFoldAhead < end) ahead[i] = load(piece + kFoldAhead);
+        if (base + i >= end) break;
+        const float2 factor = *reinterpret_cast<const float2*>(&factors[base + i][at]);
+        const float4& part = parts[i];
         // Of a piece in which nothing is visible the sums may be anything.
         if (factor.x != 0.0f)
-          out.x = __fmaf_rn(now.x, factor.x, out.x), out.z = __fmaf_rn(now.z, factor.x, out.z);
+          out.x = __fmaf_rn(part.x, factor.x, out.x), out.z = __fmaf_rn(part.z, factor.x, out.z);
         if (factor.y != 0.0f)
-          out.y = __fmaf_rn(now.y, factor.y, out.y), out.w = __fmaf_rn(now.w, factor.y, out.w);
+          out.y = __fmaf_rn(part.y, factor.y, out.y), out.w = __fmaf_rn(part.w, factor.y, out.w);
       }
     }
     if (ways > 1) {
-      float4* parts = reinterpret_cast<float4*>(factors);
+      float4* ours = reinterpret_cast<float4*>(factors);
       __syncthreads();  // the factors have been read
-      parts[tid] = out;
+      ours[tid] = out;
       __syncthreads();
       for (int i = 1; i < ways && way == 0; ++i) {
-        const float4 more = parts[i * lanes + tid];
+        const float4 more = ours[i * lanes + tid];
         out.x += more.x, out.y += more.y, out.z += more.z, out.w += more.w;
       }
     }
@@ -106,7 +110,11 @@ __global__ __launch_bounds__(kFoldThreads, 4) void FoldKernel(const __grid_const
 
 CudaStatus RunMlaFold(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                       const AttentionParams& params) {
-  const int chunks = batch.num_spans * (kFoldFours / kFoldThreads), most = 2 * exec.num_sms;
+  // A block fits beside each of the streaming kernel's, and waits there for them: with the same share of
+  // shared memory for an SM.
+  (void)cudaFuncSetAttribute(&FoldKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared);
+  const int chunks = batch.num_spans * (kFoldFours / kFoldThreads), most = exec.num_sms;
   int ways = 1;
   while (ways < 8 && chunks * 2 * ways <= exec.num_sms) ways *= 2;
   LaunchOverlapped<LaunchRole::kAttention>(

@@ -43,6 +43,10 @@ constexpr int kQueryRows = 2 * kMlaHeads;  // and behind them their rests
 constexpr int kQueryPanelBytes = kQueryRows * kPanelBytes;
 constexpr int kWeightsBytes = kMlaHeads * kTokens * 2;
 constexpr int kThreads = kMlaConsumers + kMlaGroup;
+// Of a thread: at the start, so that a block of the kernel behind this one fits beside it, and then by what
+// the warps do.
+constexpr int kRegisters = 128, kCopierRegisters = 56, kConsumerRegisters = 160;
+static_assert(kMlaConsumers * kConsumerRegisters + kMlaGroup * kCopierRegisters <= kThreads * kRegisters);
 constexpr float kSlack = 8;  // by which a score may exceed what is taken for the largest, in units of log2
 static_assert(kTokens == 64);
 
@@ -336,9 +340,9 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
 
 // kPart, for measuring: 0 all, 1 copies alone, 2 arithmetic alone.
 template <typename T, int kPart>
-__global__ __launch_bounds__(kThreads, 1) void MlaStreamKernel(const __grid_constant__ AttentionParams p,
-                                                               const SeqSpan* spans,
-                                                               const __grid_constant__ AttentionSchedule s) {
+__global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ AttentionParams p,
+                                                        const SeqSpan* spans,
+                                                        const __grid_constant__ AttentionSchedule s) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
@@ -353,8 +357,10 @@ __global__ __launch_bounds__(kThreads, 1) void MlaStreamKernel(const __grid_cons
   const Walk walk(s, spans);
   __syncthreads();
   if (threadIdx.x >= kMlaConsumers) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCopierRegisters));
     CopyShare<T, kPart>(p.kv, walk, shared);
   } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     AttendShare<T, kPart>(p, s, walk, shared);
   }
 #endif
