@@ -259,7 +259,7 @@ std::vector<Shape> Shapes() {
     shapes.push_back({{dtype, 1, 576, 512, 64, true, 0, scheme, 64, true}, 16});
     shapes.push_back({{dtype, 1, 576, 512, 16, true, 8, scheme, 64}, 20, 150});
     shapes.push_back({{dtype, 1, 80, 64, 16, false, 0, scheme, 0, true}, 4});            // the generic kernel
-    shapes.push_back({{dtype, 1, 128, 128, 16, false, 1, scheme}, 2});                   // blocks at no multiple of 32 bytes: the generic kernel
+    shapes.push_back({{dtype, 1, 128, 128, 16, false, 1, scheme}, 2});                   // blocks at no multiple of 32 bytes
   }
   shapes.push_back({{DType::kF32, 1, 576, 512, 64, true, 0, FindKvFormat("k6v8")->scheme, 64}, 128});
   {

@@ -1,6 +1,6 @@
 // Attention over a quantised cache with heads of 64 or 128, as kernels of one format; attention_codes_*_sm90.cu are one each.
 //
-// Decode: the work is shared out as attention_stream.cuh says, to one block of eight warps or two of four on each SM. The warps of a block
+// Decode: the work is shared out as attention_stream.cuh says, to one block of twelve warps or two of six on each SM. The warps of a block
 // take the runs of a tile and head in turn and are merged as in attention_stream_sm90.cu. What earlier steps wrote is loaded before the
 // kernels in front of this one have ended, for the reasons given there.
 // Prefill: tiles of 64 rows, sixteen a warp, each of which goes through its runs by itself. The codes are taken apart once for each
@@ -21,8 +21,12 @@ namespace {
 // All of the block's shared memory.
 template <typename F, int kBlocks>
 struct SharedCodes {
-  static constexpr int kConsumers = kBlocks == 1 ? 8 : 4;  // warps: eight on an SM, so that each may have 255 registers
-  float merge[kConsumers][kMergeRows][F::kDim + kMergePad];
+  static constexpr int kConsumers = 12 / kBlocks;  // warps: twelve on an SM, so that each may have 168 registers
+  static constexpr int kSlots = 4;                 // of a warp
+  union {
+    unsigned char rings[kConsumers][kSlots * SlotOf<F>::kBytes];
+    float merge[kConsumers][kMergeRows][F::kDim + kMergePad];  // when all runs of a piece have been read
+  };
   float warp_m[kConsumers][kStreamRows], warp_l[kConsumers][kStreamRows];
   SharedQueries<F> queries;
   bool folds;
@@ -35,22 +39,21 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) 
 #if __CUDA_ARCH__ >= 900
   using S = SharedCodes<F, kBlocks>;
   constexpr int kWarps = S::kConsumers;
-  __shared__ S shared;
+  extern __shared__ __align__(128) unsigned char memory[];
+  S& shared = *reinterpret_cast<S*>(memory);
   LetNextKernelStart();
   PrefetchUpcoming(p);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  bool waited = false;
+  bool waited = false, first = true;
   Walk walk(s, spans);
   Piece piece;
   while (walk.Next(&piece)) {
     const int count = (piece.runs - warp + kWarps - 1) / kWarps;
-    RunReader<F> reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end);
-    // The first two runs of a warp may be the step's own tokens.
-    if (!waited && (piece.first_run + warp + kWarps + 1) * kRunTokens > piece.seq.kv_len - piece.seq.q_len) {
-      WaitForEarlierKernels();
-      waited = true;
-    }
-    reader.Start();
+    RunReader<F, S::kSlots> reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end,
+                                   SharedAddress(shared.rings[warp]));
+    if (!first) __syncthreads();  // the last piece has been merged
+    first = false;
+    reader.Start(piece.seq.kv_len - piece.seq.q_len, &waited);
     if (!waited) {
       WaitForEarlierKernels();
       waited = true;
@@ -94,12 +97,21 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) 
 
 constexpr int kPrefillWarps = kPrefillTileRows / kCodeRows;
 
+// A warp's shared memory.
 template <typename F>
-__global__ __launch_bounds__(kPrefillWarps * 32, 2) void CodesPrefillKernel(const __grid_constant__ AttentionParams p,
+struct SharedPrefill {
+  static constexpr int kSlots = 3;
+  unsigned char ring[kSlots * SlotOf<F>::kBytes];
+  SharedQueries<F> queries;
+};
+
+template <typename F>
+__global__ __launch_bounds__(kPrefillWarps * 32, 3) void CodesPrefillKernel(const __grid_constant__ AttentionParams p,
                                                                             const __grid_constant__ CodePlanes planes, const SeqSpan* spans,
                                                                             const __grid_constant__ AttentionSchedule s, bool aligned) {
 #if __CUDA_ARCH__ >= 900
-  __shared__ SharedQueries<F> queries[kPrefillWarps];
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto* shared = reinterpret_cast<SharedPrefill<F>*>(memory);
   if (static_cast<int>(blockIdx.x) >= s.counts->num_prefill_items) return;
   const PrefillItem item = s.prefill[blockIdx.x];
   const SeqSpan span = spans[item.span];
@@ -109,14 +121,16 @@ __global__ __launch_bounds__(kPrefillWarps * 32, 2) void CodesPrefillKernel(cons
   const int base = span.kv_len - span.q_len, last_row = min(first_row + kCodeRows, num_rows) - 1;
   const int low = VisibleBegin(base + first_row / s.group, s.window), high = base + last_row / s.group + 1;
   const int first_run = low / kRunTokens, count = (high + kRunTokens - 1) / kRunTokens - first_run;
-  RunReader<F> reader(p.kv, planes, span.slot, kv_head, first_run, 1, count, low, high);
-  reader.Start();
+  SharedPrefill<F>& mine = shared[warp];
+  RunReader<F, SharedPrefill<F>::kSlots> reader(p.kv, planes, span.slot, kv_head, first_run, 1, count, low, high, SharedAddress(mine.ring));
+  bool waited = true;
+  reader.Start(high, &waited);
   for (int r = 0; r < kCodeRows; ++r) {
-    StoreQueryRow<F>(p, planes, RowOfTile(span, first_row + r, s.group, kv_head), r, aligned, &queries[warp]);
+    StoreQueryRow<F>(p, planes, RowOfTile(span, first_row + r, s.group, kv_head), r, aligned, &mine.queries);
   }
   __syncwarp();
   CodeQueries<F> q;
-  LoadQueries<F>(queries[warp], &q);
+  LoadQueries<F>(mine.queries, &q);
   TileRow rows[2];
   Visible visible;
   int whole_low = low, whole_high = high;
@@ -159,10 +173,12 @@ bool QueriesAligned(const AttentionParams& p) {
 template <typename F, int kBlocks>
 CudaStatus LaunchStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                         const CodePlanes& planes) {
-  static_assert(sizeof(SharedCodes<F, kBlocks>) <= 48 * 1024);
-  LaunchOverlapped<LaunchRole::kAttention>(&CodesStreamKernel<F, kBlocks>, static_cast<unsigned>(schedule.stream_blocks),
-                                           SharedCodes<F, kBlocks>::kConsumers * 32, 0, exec.stream, params, planes, batch.spans, schedule,
-                                           QueriesAligned(params));
+  using S = SharedCodes<F, kBlocks>;
+  static_assert(sizeof(S) <= (kBlocks == 1 ? 227 : 113) * 1024);
+  auto* kernel = &CodesStreamKernel<F, kBlocks>;
+  if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(S)}, "attention stream over codes")) return failure;
+  LaunchOverlapped<LaunchRole::kAttention>(kernel, static_cast<unsigned>(schedule.stream_blocks), S::kConsumers * 32, int64_t{sizeof(S)}, exec.stream,
+                                           params, planes, batch.spans, schedule, QueriesAligned(params));
   return CudaLaunched("attention stream of %d spans, %d/%d heads of %d in codes", batch.num_spans, params.num_q_heads, params.kv.num_kv_heads,
                       F::kDim);
 }
@@ -175,8 +191,10 @@ CudaStatus LaunchCodes(const CudaExec& exec, const CudaBatch& batch, const Atten
                                               : LaunchStream<F, 2>(exec, batch, schedule, params, planes);
   }
   const dim3 grid(static_cast<unsigned>(schedule.max_prefill), static_cast<unsigned>(params.kv.num_kv_heads));
-  CodesPrefillKernel<F><<<grid, kPrefillWarps * 32, 0, static_cast<cudaStream_t>(exec.stream)>>>(params, planes, batch.spans, schedule,
-                                                                                                 QueriesAligned(params));
+  constexpr int64_t kBytes = kPrefillWarps * int64_t{sizeof(SharedPrefill<F>)};
+  auto* kernel = &CodesPrefillKernel<F>;
+  if (CudaStatus failure = AllowSharedBytes(kernel, kBytes, "attention prefill over codes")) return failure;
+  kernel<<<grid, kPrefillWarps * 32, kBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, planes, batch.spans, schedule, QueriesAligned(params));
   return CudaLaunched("attention prefill of %d rows, %d/%d heads of %d in codes", batch.num_rows, params.num_q_heads, params.kv.num_kv_heads,
                       F::kDim);
 }

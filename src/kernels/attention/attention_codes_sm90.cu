@@ -29,9 +29,9 @@ bool HasUsualGroups(const CodeRows& rows) { return rows.code == KvCode::kInt4 ? 
 bool CodesCover(const AttentionParams& params, const CodePlanes& planes, const AttentionSchedule& schedule) {
   const PagedKv& kv = params.kv;
   const int32_t dim = kv.k_dim;
-  // A run of 16 tokens lies in one block, and shares no 32 bytes with the next.
-  const bool vectors = kv.block_tokens % 16 == 0 && kv.block_bytes % 32 == 0 && planes.head_bytes % 32 == 0 &&
-                       reinterpret_cast<uintptr_t>(kv.data) % 32 == 0;
+  // A run of 16 tokens lies in one block, and is copied 16 bytes at a time.
+  const bool vectors = kv.block_tokens % 16 == 0 && kv.block_bytes % 16 == 0 && planes.head_bytes % 16 == 0 &&
+                       reinterpret_cast<uintptr_t>(kv.data) % 16 == 0;
   return schedule.stream_blocks > 0 && vectors && (dim == 64 || dim == 128) && kv.v_dim == dim && !planes.value_in_key && planes.exact_dim == 0 &&
          (planes.rotation == 1 || planes.rotation == dim) && params.scale > 0 && HasUsualGroups(planes.key) && HasUsualGroups(planes.value) &&
          FindFormat(planes) != nullptr;

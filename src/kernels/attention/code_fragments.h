@@ -115,8 +115,8 @@ struct ValueFragments {
     if constexpr (kCode == KvCode::kE4M3) return g * kLaneBytes + j;
     return g * kLaneBytes / 16 * kKvUnit + g * kLaneBytes % 16 + j % kLaneBytes + j / kLaneBytes * 16;
   }
-  // The codes of two tokens' word w, for tiles First(w, i) and i: pairs of bytes (E4M3, each pair the two tokens' byte), or of F16 64 + u
-  // (INT4).
+  // The codes of two tokens' word w, for tiles First(w, i) and i: pairs of bytes (E4M3, each pair the two tokens' byte), or of F16 2^-24 u (INT4,
+  // i < 4) and 2^-20 u.
   static CACHALOT_BOTH int TileOf(int w, int i) {  // i: E4M3 0 .. 3; INT4 0 .. 7, the low halves first
     if constexpr (kCode == KvCode::kE4M3) return w * 4 + i;
     return w * 4 + i % 4 + i / 4 * kLaneBytes;
@@ -126,7 +126,7 @@ struct ValueFragments {
   }
   static CACHALOT_BOTH uint32_t HalfPair(uint32_t first, uint32_t second, int i) {
     const uint32_t byte = static_cast<uint32_t>(i % 4), pair = PickBytes(first, second, byte | byte << 4 | (byte + 4) << 8 | (byte + 4) << 12);
-    return ((i < 4 ? pair << 4 : pair) & 0x00f000f0u) | 0x54005400u;
+    return pair & (i < 4 ? 0x000f000fu : 0x00f000f0u);
   }
 };
 

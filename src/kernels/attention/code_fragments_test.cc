@@ -182,7 +182,8 @@ void CheckValues() {
               code[0] = FP8E4M3ToF32(static_cast<uint8_t>(halves)), code[1] = FP8E4M3ToF32(static_cast<uint8_t>(halves >> 8));
             } else {
               const uint32_t halves = Value::HalfPair(a, b, i);
-              code[0] = F16ToF32(static_cast<uint16_t>(halves)) - 71.5f, code[1] = F16ToF32(static_cast<uint16_t>(halves >> 16)) - 71.5f;
+              const float by = i < 4 ? 0x1p24f : 0x1p20f;
+              for (int e = 0; e < 2; ++e) code[e] = F16ToF32(static_cast<uint16_t>(halves >> (16 * e))) * by - 7.5f;
             }
             const int d = Value::ColumnOf(g, Value::TileOf(w, i));
             ASSERT_TRUE(d >= 0 && d < kDim);
