@@ -30,7 +30,7 @@ for model in $models; do
     v2-lite)
       compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=long gemv_expert_k=1 gemv_pairs=96 experts=two experts=apart few=all "${fusions[@]}" ;;
     v3)
-      compare "V3 FP8, 5 layers" 50 1,16 --dummy deepseek-v3 --dummy-layers 5 -- "${launches[@]}" gemv_dense_k=2048 gemv_expert_k=7168 experts=two experts=apart few=none expert_copies=bulk ;;
+      compare "V3 FP8, 5 layers" 50 1,16 --dummy deepseek-v3 --dummy-layers 5 -- "${launches[@]}" gemv_dense_k=2048 gemv_expert_k=7168 experts=two experts=apart few=none ;;
     *) echo "unknown: $model (8b q4_k v2-lite v3)" && exit 2 ;;
   esac
 done

@@ -11,7 +11,7 @@ namespace cachalot {
 namespace {
 
 // The experts of a few tokens, from the residual stream back to it, as the layers call them: matmuls of their own, and the kernel that
-// does all (one launch or two, copied by cp.async or in bulk), in turn.
+// does all (one launch or two), in turn.
 struct FewShape {
   const char* name;
   DType dtype;
@@ -20,7 +20,7 @@ struct FewShape {
 };
 void FewTokens(Bench& bench, const FewShape& s, int rounds) {
   constexpr int kCalls = 6;
-  const char* const kWays[] = {"experts=apart", "experts=one", "experts=two", "experts=one,expert_copies=bulk", "experts=two,expert_copies=bulk"};
+  const char* const kWays[] = {"experts=apart", "experts=one", "experts=two"};
   const bool fp8 = s.dtype == DType::kFP8E4M3;
   const auto row_bytes = [&](int64_t k) { return CudaRowsOf(s.dtype, k).row_bytes; };
   const auto padded = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
@@ -154,7 +154,7 @@ void FewTokens(Bench& bench, const FewShape& s, int rounds) {
 int FewTokensBench(int rounds) {
   Bench bench = Open();
   std::printf("%s, read roof %.0f GB/s. Cells: us of a layer's experts, %% of the roof for W's bytes.\n", bench.info.name, bench.roof * 1e-9);
-  std::printf("apart | one launch | two | one, bulk copies | two, bulk copies\n");
+  std::printf("apart | one launch | two\n");
   FewTokens(bench, {"V3", DType::kFP8E4M3, 256, 8, 7168, 2048, 2048}, rounds);
   FewTokens(bench, {"V2-Lite", DType::kF16, 64, 6, 2048, 1408, 2816}, rounds);
   return 0;

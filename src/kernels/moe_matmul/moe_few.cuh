@@ -7,7 +7,7 @@
 // router says, come first, before the kernels in front have ended. h lies between gate/up and down: all blocks wait for each other
 // there, while their rings fill with the shared expert's down rows.
 //
-// Four warps copy (or one, by bulk copies), sixteen multiply, one folds. A stage is 1 KB of each of 16 rows, of which each warp that
+// Four warps copy, sixteen multiply, one folds. A stage is 1 KB of each of 16 rows, with its scales, of which each warp that
 // multiplies takes 64 bytes; its sums of a tile go to shared memory, where the folding warp adds the sixteen up and does what is left.
 // All of them wait for every stage: who leaves some out might take a barrier's phase before for the one that it waits for.
 //
@@ -70,6 +70,11 @@ struct FewPlace {
   }
 };
 
+// The warp's arrival, when all of its lanes are here.
+__device__ __forceinline__ void ArriveOnce(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) Arrive(barrier);
+}
 __device__ __forceinline__ void SyncMultipliers() { asm volatile("bar.sync 1, %0;\n" ::"n"(kFewMultiplyThreads) : "memory"); }
 
 // How many experts have pairs, once the folding warp has listed them.
@@ -91,9 +96,19 @@ __device__ __forceinline__ const FewExpert& ExpertOf(const FewShared& memory, co
 
 // --- Copying ---
 
+__device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(shared), "l"(global) : "memory");
+}
+
+// Lane 8 i + c of a copying warp brings the c-th scale of a stage of the i-th of the warp's rows.
+template <DType kType>
 __device__ __forceinline__ void CopyTiles(const FewProblem& p, const FewShared& memory, uint32_t ring) {
+  constexpr int kRows = kFewTileRows / kFewCopyWarps;
+  static_assert(kRows * kFewStageScales == 32);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32 - kFewCopyWarp;
-  if (p.bulk && warp > 0) return;
+  const int scaled_row = warp * kRows + lane / kFewStageScales, column = lane % kFewStageScales;
+  const uint32_t rows_to = ring + warp * kRows * kFewStageStride + lane * 16;
+  const uint32_t scale_to = ring + kFewScalesAt + (column * kFewTileRows + scaled_row) * 4;
   FewPlace<kFewMostStages> place;
 #pragma unroll 1
   for (int phase = p.first_phase; phase <= p.last_phase; ++phase) {
@@ -102,41 +117,31 @@ __device__ __forceinline__ void CopyTiles(const FewProblem& p, const FewShared& 
 #pragma unroll 1
     while (tiles.Next(FewListed{memory}, &tile)) {
       const FewMatrix& matrix = tile.expert < 0 ? p.shared[phase] : p.each[phase];
-      const std::byte* w = ExpertOf(memory, tile).w[phase];
+      const FewExpert& expert = ExpertOf(memory, tile);
       // Row r of the tile: gates, then their ups; or as they come.
       const auto row_of = [&](int r) { return phase == 0 && r >= 8 ? matrix.rows + tile.row + r - 8 : tile.row + r; };
       const auto is_there = [&](int r) { return (phase == 0 ? r % 8 : r) < tile.rows; };
       const int stages = FewStages(matrix.row_bytes);
-      if (p.bulk) {
-        const std::byte* row = w + int64_t{row_of(lane % kFewTileRows)} * matrix.row_bytes;
-        const bool mine = lane < kFewTileRows && is_there(lane);
-        const int rows = phase == 0 ? 2 * tile.rows : tile.rows;
-#pragma unroll 1
-        for (int stage = 0; stage < stages; ++stage) {
-          const uint32_t full = SharedAddress(&memory.full[place.slot]);
-          WaitForPhase(SharedAddress(&memory.empty[place.slot]), place.parity ^ 1);
-          const int bytes = min(kFewStageRowBytes, matrix.row_bytes - stage * kFewStageRowBytes);
-          if (lane == 0) ArriveExpecting(full, rows * bytes);
-          __syncwarp();
-          if (mine) CopyBytes(ring + place.slot * kFewStageBytes + lane * kFewStageStride, row + stage * kFewStageRowBytes, bytes, full);
-          place.Advance(p.layout.stages);
-        }
-        continue;
+      const std::byte* row = expert.w[phase] + int64_t{row_of(warp * kRows)} * matrix.row_bytes + lane * 16;
+      const float* scale = nullptr;
+      int scales_left = 0;  // from this lane's on
+      if (StreamFormat<kType>::kFp8 && expert.scales[phase] != nullptr && is_there(scaled_row)) {
+        const int columns = matrix.row_bytes / kFewWholeBytes;
+        scale = expert.scales[phase] + int64_t{row_of(scaled_row) >> (matrix.scale_rows == 1 ? 0 : 7)} * columns + column;
+        scales_left = columns - column;
       }
-      constexpr int kRows = kFewTileRows / kFewCopyWarps;
-      const std::byte* row = w + int64_t{row_of(warp * kRows)} * matrix.row_bytes + lane * 16;
-      const uint32_t to = ring + warp * kRows * kFewStageStride + lane * 16;
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage) {
         WaitForPhase(SharedAddress(&memory.empty[place.slot]), place.parity ^ 1);
-        const uint32_t at = to + place.slot * kFewStageBytes;
+        const uint32_t at = place.slot * kFewStageBytes;
         const int left = matrix.row_bytes - stage * kFewStageRowBytes - lane * 16;
+        if (stage * kFewStageScales < scales_left) CopyAsync4(scale_to + at, scale + stage * kFewStageScales);
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           if (!is_there(warp * kRows + i)) continue;
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            if (half * 512 < left) CopyAsync16(at + i * kFewStageStride + half * 512, row + int64_t{i} * matrix.row_bytes + half * 512, true);
+            if (half * 512 < left) CopyAsync16(rows_to + at + i * kFewStageStride + half * 512, row + int64_t{i} * matrix.row_bytes + half * 512, true);
           }
         }
         ArriveWhenCopied(SharedAddress(&memory.full[place.slot]));
@@ -151,6 +156,12 @@ __device__ __forceinline__ void CopyTiles(const FewProblem& p, const FewShared& 
 
 __device__ __forceinline__ void LoadFew16(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
+}
+
+__device__ __forceinline__ float LoadSharedFloat(uint32_t shared) {
+  float v;
+  asm volatile("ld.shared.f32 %0, [%1];\n" : "=f"(v) : "r"(shared) : "memory");
+  return v;
 }
 
 // acc += W x of 64 bytes of each row; `w`, `x`: this lane's first 16 bytes.
@@ -283,9 +294,10 @@ template <DType kType>
 __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* memory, unsigned char* shared) {
   using F = StreamFormat<kType>;
   constexpr int kRunXBytes = kFewRunBytes * 16 / F::kBits;  // of x, of a warp and a stage
-  constexpr int kRunsPerScale = kFewWholeBytes / kFewRunBytes, kStageScales = kFewWarps / kRunsPerScale;
+  constexpr int kRunsPerScale = kFewWholeBytes / kFewRunBytes;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, quad = lane % 4;
   const uint32_t ring = SharedAddress(shared) + g * kFewStageStride + warp * kFewRunBytes + quad * 16;
+  const uint32_t ring_scales = SharedAddress(shared) + kFewScalesAt + (warp / kRunsPerScale * kFewTileRows + g) * 4;
   const uint32_t x_rows = SharedAddress(shared + p.layout.x) + quad * 16 + warp * kRunXBytes;
   auto* partials = reinterpret_cast<float*>(shared + p.layout.partials) + warp * (kFewTokens * kFewTileRows) + g;
   FewPlace<kFewMostStages> place;
@@ -306,7 +318,7 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
     FewTile tile;
     int entered = -2, count = 0, runs = 0, stages = 0;  // the expert whose numbers these are
     uint32_t x = 0;
-    const float* scales_of = nullptr;
+    bool scaled = false;
 #pragma unroll 1
     while (tiles.Next(FewListed{*memory}, &tile)) {
       const FewMatrix& matrix = tile.expert < 0 ? p.shared[phase] : p.each[phase];
@@ -318,30 +330,20 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
         x = x_rows + (phase == 0 ? expert.tokens[column] : expert.first + column) * stride;
         if (phase == 1 && tile.expert < 0) x = x_rows + p.num_pairs * FewXStride(p.each[1].k) + column * stride;
         runs = matrix.row_bytes / kFewRunBytes, stages = FewStages(matrix.row_bytes);
-        scales_of = expert.scales[phase];
-      }
-      const float* scales = nullptr;
-      const float* upper_scales = nullptr;
-      if (F::kFp8 && scales_of != nullptr) {
-        const int last = tile.row + tile.rows - 1;
-        const int row = min(tile.row + g, last), upper = phase == 0 ? matrix.rows + row : min(tile.row + 8 + g, last);
-        const int shift = matrix.scale_rows == 1 ? 0 : 7, columns = runs / kRunsPerScale;
-        scales = scales_of + int64_t{row >> shift} * columns + warp / kRunsPerScale;
-        upper_scales = scales_of + int64_t{upper >> shift} * columns + warp / kRunsPerScale;
+        scaled = F::kFp8 && expert.scales[phase] != nullptr;
       }
       float acc[4] = {};
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage) {
         const bool mine = stage * kFewWarps + warp < runs;
-        float scale = 1, upper_scale = 1;
-        if (F::kFp8 && mine && scales != nullptr) {
-          scale = __ldg(scales + stage * kStageScales);
-          upper_scale = __ldg(upper_scales + stage * kStageScales);
-        }
         WaitForPhase(SharedAddress(&memory->full[place.slot]), place.parity);
         __syncwarp();  // mma wants the warp together
-        if (mine) MultiplyRun<kType>(ring + place.slot * kFewStageBytes, x + stage * kFewWarps * kRunXBytes, scale, upper_scale, acc);
-        Arrive(SharedAddress(&memory->empty[place.slot]));
+        if (mine) {
+          const uint32_t at = place.slot * kFewStageBytes;
+          const float scale = scaled ? LoadSharedFloat(ring_scales + at) : 1.0f, upper_scale = scaled ? LoadSharedFloat(ring_scales + at + 32) : 1.0f;
+          MultiplyRun<kType>(ring + at, x + stage * kFewWarps * kRunXBytes, scale, upper_scale, acc);
+        }
+        ArriveOnce(SharedAddress(&memory->empty[place.slot]));
         place.Advance(p.layout.stages);
       }
       WaitForPhase(SharedAddress(&memory->partials_empty[sums.slot]), sums.parity ^ 1);
@@ -350,7 +352,7 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
         const int to = quad * 2 + c % 2;
         if (to < count) partials[sums.slot * (kFewPartialBytes / 4) + to * kFewTileRows + c / 2 * 8] = acc[c];
       }
-      Arrive(SharedAddress(&memory->partials_full[sums.slot]));
+      ArriveOnce(SharedAddress(&memory->partials_full[sums.slot]));
       sums.Advance();
     }
   }
@@ -403,8 +405,7 @@ __device__ __forceinline__ void ListExperts(const FewProblem& p, FewShared* memo
     }
   }
   if (lane == 0) memory->num_experts = listed;
-  __syncwarp();
-  Arrive(SharedAddress(&memory->listed));
+  ArriveOnce(SharedAddress(&memory->listed));
 }
 
 __device__ __forceinline__ void FoldTiles(const FewProblem& p, FewShared* memory, unsigned char* shared) {
@@ -466,8 +467,7 @@ __device__ __forceinline__ void FoldTiles(const FewProblem& p, FewShared* memory
           }
         }
       }
-      __syncwarp();
-      Arrive(SharedAddress(&memory->partials_empty[place.slot]));
+      ArriveOnce(SharedAddress(&memory->partials_empty[place.slot]));
       place.Advance();
     }
     if (phase == 0 && down) {
@@ -496,14 +496,14 @@ __global__ __launch_bounds__(kFewThreads, 1) void FewKernel(const __grid_constan
   LetNextKernelStart();
   if (tid == 0) {
     for (int i = 0; i < p.layout.stages; ++i) {
-      InitBarrier(SharedAddress(&memory.full[i]), p.bulk ? 1 : kFewCopyWarps * 32);
-      InitBarrier(SharedAddress(&memory.empty[i]), kFewMultiplyThreads);
+      InitBarrier(SharedAddress(&memory.full[i]), kFewCopyWarps * 32);
+      InitBarrier(SharedAddress(&memory.empty[i]), kFewWarps);
     }
     for (int i = 0; i < kFewPartials; ++i) {
-      InitBarrier(SharedAddress(&memory.partials_full[i]), kFewMultiplyThreads);
-      InitBarrier(SharedAddress(&memory.partials_empty[i]), 32);
+      InitBarrier(SharedAddress(&memory.partials_full[i]), kFewWarps);
+      InitBarrier(SharedAddress(&memory.partials_empty[i]), 1);
     }
-    InitBarrier(SharedAddress(&memory.listed), 32);
+    InitBarrier(SharedAddress(&memory.listed), 1);
     FenceInitBarrier();
     FewExpert& expert = memory.shared;
     for (int phase = 0; phase < 2; ++phase) expert.w[phase] = p.shared[phase].w, expert.scales[phase] = p.shared[phase].scales;
@@ -514,7 +514,7 @@ __global__ __launch_bounds__(kFewThreads, 1) void FewKernel(const __grid_constan
   if (warp < kFewCopyWarp) {
     MultiplyTiles<kType>(p, &memory, shared);
   } else if (warp < kFewFoldWarp) {
-    CopyTiles(p, memory, SharedAddress(shared));
+    CopyTiles<kType>(p, memory, SharedAddress(shared));
   } else {
     FoldTiles(p, &memory, shared);
   }

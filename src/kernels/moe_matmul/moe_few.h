@@ -27,7 +27,9 @@ inline constexpr int kFewWholeBytes = 128;   // a row is a whole number of: what
 inline constexpr int kFewStageRowBytes = kFewWarps * kFewRunBytes;
 inline constexpr int kFewRowGap = 64;        // between rows in shared memory: eight lanes that read two of them meet no bank twice
 inline constexpr int kFewStageStride = kFewStageRowBytes + kFewRowGap;
-inline constexpr int kFewStageBytes = kFewTileRows * kFewStageStride;
+inline constexpr int kFewStageScales = kFewStageRowBytes / kFewWholeBytes;  // of a row
+inline constexpr int kFewScalesAt = kFewTileRows * kFewStageStride;  // F32 [kFewStageScales, kFewTileRows], behind the rows
+inline constexpr int kFewStageBytes = kFewScalesAt + kFewStageScales * kFewTileRows * 4;
 inline constexpr int kFewLeastStages = 3;
 inline constexpr int kFewMostStages = 12;
 inline constexpr int kFewPartials = 4;       // tiles whose sums wait for the warp that folds them
@@ -60,26 +62,34 @@ class FewTiles {
  public:
   // `rows` of an expert, `shared_rows` of the shared one; gates in gate/up.
   CACHALOT_FEW_HD FewTiles(bool up, int shared_rows, int rows, int block, int blocks)
-      : up_(up), rows_(rows), block_(block), blocks_(blocks), share_(FewShare(shared_rows, block, blocks)) {}
+      : up_(up), rows_(rows), block_(block), blocks_(blocks), share_(FewShare(shared_rows, block, blocks)),
+        of_each_(FewShare(up ? 0 : rows, block, blocks)) {}
 
-  // False: there are no more. experts(): how many have pairs; asked for behind the shared expert's tiles.
+  // False: there are no more. experts(): how many have pairs; asked for behind the shared expert's tiles. Divides seldom: sixteen warps do this for
+  // every tile.
   template <typename Experts>
   CACHALOT_FEW_HD bool Next(const Experts& experts, FewTile* tile) {
     while (share_.begin >= share_.end) {
       const int count = experts();
-      if (++expert_ >= (up_ ? (count > 0 ? 1 : 0) : count)) return false;
-      share_ = FewShare(up_ ? count * rows_ : rows_, block_, blocks_);
+      if (!up_) {
+        if (++expert_ >= count) return false;
+        share_ = of_each_;
+        continue;
+      }
+      if (expert_ >= 0 || count == 0) return false;
+      share_ = FewShare(count * rows_, block_, blocks_);
+      expert_ = static_cast<int>(static_cast<uint32_t>(share_.begin) / static_cast<uint32_t>(rows_));
+      expert_begin_ = expert_ * rows_;
     }
-    const int step = up_ ? kFewTileRows / 2 : kFewTileRows;
-    tile->expert = expert_;
-    tile->row = share_.begin;
-    tile->rows = share_.end - share_.begin;
+    int end = share_.end;
     if (up_ && expert_ >= 0) {  // within one expert
-      tile->expert = static_cast<int>(static_cast<uint32_t>(share_.begin) / static_cast<uint32_t>(rows_));
-      tile->row = share_.begin - tile->expert * rows_;
-      if (rows_ - tile->row < tile->rows) tile->rows = rows_ - tile->row;
+      if (share_.begin - expert_begin_ >= rows_) ++expert_, expert_begin_ += rows_;
+      if (expert_begin_ + rows_ < end) end = expert_begin_ + rows_;
     }
-    if (step < tile->rows) tile->rows = step;
+    const int most = up_ ? kFewTileRows / 2 : kFewTileRows, left = end - share_.begin;
+    tile->expert = expert_;
+    tile->row = share_.begin - expert_begin_;
+    tile->rows = left < most ? left : most;
     share_.begin += tile->rows;
     return true;
   }
@@ -88,7 +98,9 @@ class FewTiles {
   bool up_;
   int rows_, block_, blocks_;
   int expert_ = -1;
+  int expert_begin_ = 0;  // gate/up: in the line of all experts' gates
   FewRange share_;
+  FewRange of_each_;      // down: of every expert
 };
 
 // Stages of a tile whose rows have `row_bytes`.

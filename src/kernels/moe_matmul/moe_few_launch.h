@@ -44,7 +44,6 @@ struct FewProblem {
   uint32_t* counters = nullptr;  // two; zero, and left zero
   FewLayout layout = {};
   int first_phase = 0, last_phase = 1;  // 0: gate/up, 1: down
-  bool bulk = false;
 };
 
 template <DType kType>

@@ -82,7 +82,6 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   p.h = params.h, p.shared_h = params.shared_h;
   p.residual = params.residual, p.residual_stride = params.residual_stride;
   p.counters = exec.counters;
-  p.bulk = tune.expert_copies == CudaTune::ExpertCopies::kBulk;
   p.last_phase = one ? 1 : 0;
   const int64_t most = MostBytes();
   shape.down = one;
@@ -125,7 +124,6 @@ bool MakeDense(const CudaExec& exec, DType dtype, const MatmulProblem& m, FewPro
   p.dense = true, p.accumulate = m.accumulate;
   p.y = p.residual = m.y, p.y_stride = p.residual_stride = m.y_stride;
   p.first_phase = p.last_phase = phase;
-  p.bulk = tune.expert_copies == CudaTune::ExpertCopies::kBulk;
   p.layout = LayFewOut(int64_t{m.m} * FewXStride(m.k), glu ? 0 : block_rows, MostBytes());
   *out = p;
   return LayFewOut(int64_t{m.m} * FewXStride(m.k), block_rows, MostBytes()).stages > 0;
