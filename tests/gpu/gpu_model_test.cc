@@ -190,26 +190,47 @@ double RelativeRms(const std::vector<float>& got, const std::vector<float>& want
   return std::sqrt(difference / size);
 }
 
-// The same codes: what is left is where a rounding falls the other way, less than what the codes cost; on the CPU without sinks, which
-// the GPU has not. In 16-bit arithmetic the logits point the same way.
+// The middle one of the positions' differences: a token that a router sends elsewhere does not move it.
+double MiddleRms(const std::vector<float>& got, const std::vector<float>& want, size_t vocab) {
+  std::vector<double> rows;
+  for (size_t at = 0; at + vocab <= std::min(got.size(), want.size()); at += vocab) {
+    rows.push_back(RelativeRms({got.begin() + static_cast<std::ptrdiff_t>(at), got.begin() + static_cast<std::ptrdiff_t>(at + vocab)},
+                               {want.begin() + static_cast<std::ptrdiff_t>(at), want.begin() + static_cast<std::ptrdiff_t>(at + vocab)}));
+  }
+  if (rows.empty()) return NAN;
+  std::nth_element(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(rows.size() / 2), rows.end());
+  return rows[rows.size() / 2];
+}
+
+// The same codes: what is left is where a rounding falls the other way, less than half of what the codes cost; on the CPU without sinks,
+// which the GPU has not, and in chunks as long, since MLA's absorbed form rounds its query for integer codes and the expanded one does not
+// (which costs as much as k8v8 does). Where there are experts, in the middle of all positions: between the CPU's own reference and AVX2
+// kernels that middle is up to 0.27 of the cost with FP8 weights and 0.04 without, but all positions together up to twice the cost. In
+// 16-bit arithmetic the logits point the same way.
 TEST_P(GpuModelTest, QuantisedCachesGiveTheCpusLogits) {
   const std::string_view model = GetParam();
-  const bool experts = model != "llama" && model != "mistral";
+  const auto named = [&](std::string_view part) { return model.find(part) != std::string_view::npos; };
+  const bool experts = named("deepseek") || named("moe") || named("mixtral");
+  const size_t vocab = golden_.logits.size() / golden_.tokens.size();
   for (const char* type : {"k8v8", "k6v8", "fp8", "k6v4", "k4v4"}) {
-    SCOPED_TRACE(type);
-    Variant cpu;
-    cpu.kv_type = type;
-    cpu.kv_sinks = 0;
-    const Outcome want = Prompt(cpu);
-    const double cost = RelativeRms(want.logits, golden_.logits);
     for (const int32_t chunk : {512, 7}) {
+      SCOPED_TRACE(testing::Message() << type << ", chunk " << chunk);
+      Variant cpu;
+      cpu.kv_type = type;
+      cpu.kv_sinks = 0;
+      cpu.chunk = chunk;
+      const Outcome want = Prompt(cpu);
       Variant gpu = Gpu();
       gpu.kv_type = type;
       gpu.chunk = chunk;
-      EXPECT_LT(RelativeRms(Prompt(gpu).logits, want.logits), experts ? cost : 0.5 * cost) << "chunk " << chunk;
+      const Outcome exact = Prompt(gpu);
+      EXPECT_LT(MiddleRms(exact.logits, want.logits, vocab), 0.5 * MiddleRms(want.logits, golden_.logits, vocab));
+      if (!experts) {
+        EXPECT_LT(RelativeRms(exact.logits, want.logits), 0.5 * RelativeRms(want.logits, golden_.logits));
+      }
       gpu.gpu_exact = false;
       const Outcome fast = Prompt(gpu);
-      EXPECT_GE(CosineOf(fast.logits.data(), want.logits.data(), want.logits.size()), experts ? 0.8 : kWholeCosine) << "fast, chunk " << chunk;
+      EXPECT_GE(CosineOf(fast.logits.data(), want.logits.data(), want.logits.size()), experts ? 0.8 : kWholeCosine) << "fast";
     }
   }
 }
