@@ -1,9 +1,10 @@
 // Speed of decode attention over the paged cache at the shapes of real models: microseconds of a layer, TB/s of the visible
 // keys and values, per cent of the read roof measured in the same run. A graph runs through layers with caches of their own,
 // together far larger than L2, blocks in random order. Arguments: settings as of --gpu-tune ("-": the defaults), each a
-// column; `cases=gqa|mla`, `seqs=1,16`, `context=2048,32768` and `block=16` choose rows; `types=fp8,k6v8,..` or `types=all` adds quantised
+// column; `cases=gqa|mla|prefill`, `seqs=1,16`, `context=2048,32768` and `block=16` choose rows; `types=fp8,k6v8,..` or `types=all` adds quantised
 // caches, each with how many times faster than the F16 cache of the first column it is, and, behind fp8, than fp8's. Where FlashInfer is
-// linked in, it attends the same caches.
+// linked in, it attends the same caches. `cases=prefill`: chunks of a prompt behind what the cache holds, microseconds of a layer, TFLOP/s
+// of what is visible, per cent of a large F16 matmul's on an H200.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -37,6 +38,19 @@ struct Shape {
   bool mla() const { return k_dim != v_dim; }
   int64_t token_bytes() const { return int64_t{num_kv_heads} * (mla() ? k_dim : k_dim + v_dim) * 2; }
 };
+constexpr double kMatmulFlops = 790e12;  // of a large F16 matmul by cuBLASLt there
+struct Chunk {
+  Shape shape;
+  int32_t num_seqs, q_len, kv_len, block_tokens;
+};
+constexpr Shape kExpanded = {"V2-Lite, expanded", 16, 16, 192, 128};
+constexpr Shape kLlama = {"Llama-8B", 32, 8, 128, 128};
+constexpr Chunk kChunks[] = {
+    {kLlama, 1, 1024, 1024, 16},    {kLlama, 1, 2048, 2048, 16},       {kLlama, 1, 8192, 8192, 16},
+    {kLlama, 4, 2048, 2048, 16},    {kLlama, 1, 512, 8192, 16},        {kLlama, 1, 8192, 32768, 16},
+    {kLlama, 1, 8192, 131072, 16},  {kExpanded, 1, 2048, 2048, 64},    {kExpanded, 1, 8192, 8192, 64},
+    {kExpanded, 1, 8192, 32768, 64}, {{"heads of 64", 32, 8, 64, 64}, 1, 8192, 8192, 16},
+};
 constexpr Shape kShapes[] = {
     {"Llama-8B", 32, 8, 128, 128},
     {"V2-Lite", 16, 1, 576, 512},
@@ -53,7 +67,7 @@ void Check(CudaStatus status) { Check(FromCuda(status)); }
 struct Options {
   std::vector<std::string> settings;
   std::vector<const KvFormat*> types;
-  bool gqa = true, mla = true;
+  bool gqa = true, mla = true, prefill = false;
   std::vector<int32_t> seqs = {1, 16, 64};
   std::vector<int32_t> contexts = {2048, 8192, 32768};
   int32_t block_tokens = 16;
@@ -97,6 +111,7 @@ Options Parse(int argc, char** argv) {
     if (!value("cases=").empty()) {
       options.gqa = value("cases=") == "gqa";
       options.mla = value("cases=") == "mla";
+      options.prefill = value("cases=") == "prefill";
     } else if (!value("seqs=").empty()) {
       options.seqs = Numbers(value("seqs="));
     } else if (!value("context=").empty()) {
@@ -130,13 +145,14 @@ class Bench {
       }
     }
     pool_ = Allocate(std::max<int64_t>(most + kColdBytes, int64_t{4} << 30));
-    q_ = Allocate(kPatternBytes);
-    out_ = Allocate(kPatternBytes);
+    q_ = Allocate(options.prefill ? 4 * kPatternBytes : kPatternBytes);
+    out_ = Allocate(q_.size());
     FillPool();
     roof_ = ReadRoof(exec_.stream, pool_.data(), int64_t{4} << 30, info_.num_sms);
   }
 
   void Run() {
+    if (options_.prefill) return RunPrefill();
     std::printf("%s, read roof %.0f GB/s, blocks of %d tokens, F16. Cells: us of a layer, TB/s, %% of the roof; of codes also times F16, times fp8\n", info_.name, roof_ * 1e-9,
                 options_.block_tokens);
     std::printf("%-26s", "");
@@ -226,6 +242,59 @@ class Bench {
     }
     if (!(difference <= 1e-3 * largest)) std::printf(" [differs by %.2g of %.2g]", difference, largest);
     Check(backend_->fill(out_.data(), 0xff, count * 4, exec_.stream));
+  }
+
+  void RunPrefill() {
+    std::printf("%s, prefill, F16. Cells: us of a layer, TFLOP/s, %% of %.0f\n%-52s", info_.name, kMatmulFlops * 1e-12, "");
+    for (const std::string& settings : options_.settings) std::printf(" | %-20s", settings == "-" ? "ours" : settings.c_str());
+    std::printf("\n");
+    for (const Chunk& chunk : kChunks) PrefillRow(chunk);
+  }
+
+  void PrefillRow(const Chunk& chunk) {
+    const Shape& shape = chunk.shape;
+    const int32_t tokens = chunk.block_tokens, blocks_a_seq = (chunk.kv_len + tokens - 1) / tokens, seqs = chunk.num_seqs;
+    std::vector<int32_t> blocks(static_cast<size_t>(blocks_a_seq) * seqs);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    for (size_t i = blocks.size() - 1; i > 0; --i) std::swap(blocks[i], blocks[Random() % (i + 1)]);
+    const CudaBuffer tables = Upload(blocks);
+    std::vector<SeqSpan> spans;
+    for (int32_t i = 0; i < seqs; ++i) spans.push_back({i, i * chunk.q_len, chunk.q_len, chunk.kv_len});
+    const int32_t num_rows = seqs * chunk.q_len;
+    const CudaBuffer gpu_spans = Upload(spans), rows = Allocate(int64_t{3} * 4 * num_rows);
+    CudaBatch batch = {.spans = gpu_spans.as<SeqSpan>(), .num_spans = seqs, .num_rows = num_rows, .max_q_len = chunk.q_len,
+                       .row_slots = rows.as<int32_t>(), .row_positions = rows.as<int32_t>() + num_rows,
+                       .row_spans = rows.as<int32_t>() + 2 * num_rows};
+    Check(backend_->batch_rows(exec_, batch));
+    CudaAttentionPlan plan = {.shape = {shape.num_q_heads, shape.num_kv_heads, shape.k_dim, shape.v_dim, 0}};
+    const CudaBuffer memory = Allocate(backend_->attention_plan_bytes(plan.shape, batch, info_.num_sms));
+    plan.memory = memory.data();
+    plan.memory_bytes = memory.size();
+    const int64_t key_values = int64_t{tokens} * shape.k_dim, value_values = int64_t{tokens} * shape.v_dim;
+    AttentionParams params = {.q = q_.as<float>(), .q_token_stride = int64_t{shape.num_q_heads} * shape.k_dim,
+                              .q_head_stride = shape.k_dim, .num_q_heads = shape.num_q_heads, .scale = 0.08838835f,
+                              .out = out_.as<float>(), .out_token_stride = int64_t{shape.num_q_heads} * shape.v_dim,
+                              .out_head_stride = shape.v_dim};
+    params.kv = {.data = pool_.data(), .dtype = DType::kF16, .block_tokens = tokens, .num_kv_heads = shape.num_kv_heads, .k_dim = shape.k_dim,
+                 .v_dim = shape.v_dim, .block_bytes = (key_values + value_values) * 2 * shape.num_kv_heads, .k_head_stride = key_values,
+                 .v_offset = key_values * shape.num_kv_heads, .v_head_stride = value_values, .v_token_stride = shape.v_dim,
+                 .block_tables = tables.as<int32_t>(), .table_stride = blocks_a_seq};
+    const double pairs = static_cast<double>(seqs) * chunk.q_len * (chunk.kv_len - (chunk.q_len - 1) / 2.0) * shape.num_q_heads;
+    const double flops = pairs * 2 * (shape.k_dim + shape.v_dim);
+    std::printf("%-18s %2d x %5d tokens, the last of %6d ", shape.name, seqs, chunk.q_len, chunk.kv_len);
+    std::vector<float> first_out;
+    for (const std::string& settings : options_.settings) {
+      Check(backend_->set_tune(settings.c_str()));
+      Check(backend_->attention_plan(exec_, batch, plan));
+      const int calls = flops > 2e12 ? 1 : 4;
+      const double us = CapturedMicroseconds(exec_.stream, [&] {
+        for (int i = 0; i < calls; ++i) Check(backend_->attention(exec_, batch, plan, params));
+      }, 5) / calls;
+      std::printf(" | %8.1f %5.0f %4.1f%%", us, flops / us * 1e-6, flops / us * 1e6 / kMatmulFlops * 100);
+      std::fflush(stdout);
+      CompareOutputs(std::min<int64_t>(num_rows * params.out_token_stride, int64_t{16} << 20), &first_out);
+    }
+    std::printf("\n");
   }
 
   void Row(const Shape& shape, int32_t seqs, int32_t context) {

@@ -183,6 +183,17 @@ Result<std::vector<std::vector<BenchSample>>> MeasureTunes(Session& session, con
   CudaRuntime* cuda = session.bundle().cuda_runtime;
   if (cuda == nullptr) return Unsupported("settings of the GPU's kernels: the model runs on the CPU");
   std::vector<std::vector<BenchSample>> samples(settings.size());
+  if (bench.prompt > 0) {
+    for (int32_t round = 0; round <= rounds; ++round) {
+      for (size_t i = 0; i < settings.size(); ++i) {
+        RETURN_IF_ERROR(cuda->SetTune(settings[i]));
+        ASSIGN_OR_RETURN(const BenchSample sample, Measure(session, bench, stop));
+        if (round > 0) samples[i].push_back(sample);
+      }
+    }
+    RETURN_IF_ERROR(cuda->SetTune(""));
+    return samples;
+  }
   BenchBatch batch(session, bench, stop);
   RETURN_IF_ERROR(batch.Submit());
   RETURN_IF_ERROR(batch.UntilAllGenerate());

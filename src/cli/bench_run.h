@@ -39,7 +39,8 @@ struct BenchSample {
 int32_t WarmUpSteps(const BenchCase& bench, int32_t step_tokens);
 
 // Generation under one setting of the GPU's kernels after the other, within one batch of sequences, `rounds` times over:
-// samples of each setting (device/cuda/cuda_tune.h). The cache grows meanwhile, for all alike. kUnsupported without a GPU.
+// samples of each setting (device/cuda/cuda_tune.h). The cache grows meanwhile, for all alike. Prompts likewise, each time anew,
+// behind a round that warms up. kUnsupported without a GPU.
 Result<std::vector<std::vector<BenchSample>>> MeasureTunes(Session& session, const BenchCase& bench,
                                                            std::span<const std::string> settings, int32_t rounds,
                                                            const StopOnInterrupt& stop);

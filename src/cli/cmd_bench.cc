@@ -199,19 +199,18 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
   return json.dump(2) + "\n";
 }
 
-// Generation under each of the settings, as a table of batches.
+// Prompts and generation under each of the settings, as a table of batches.
 Status CompareTunes(const BenchFlags& flags, const std::vector<Row>& rows, Output* output) {
   const StopOnInterrupt stop;
-  std::string text = fmt::format("{}\n{:>6} {:>10} {:>23} {:>8}  {}\n", flags.model.Place(), "batch", "tokens/s", "min .. max", "ratio", "settings");
+  std::string text = fmt::format("{}\n{:>6} {:>8} {:>10} {:>23} {:>8}  {}\n", flags.model.Place(), "batch", "test", "tokens/s", "min .. max", "ratio", "settings");
   for (const Row& row : rows) {
-    if (row.bench.prompt > 0) continue;
     ASSIGN_OR_RETURN(const auto samples, MeasureTunes(*row.setup->session, row.bench, flags.tunes, flags.repeats, stop));
     double first = 0;
     for (size_t i = 0; i < samples.size(); ++i) {
       const Row of_setting = {row.bench, row.setup, samples[i]};
       const Spread speed = of_setting.Speed();
       if (i == 0) first = speed.median;
-      text += fmt::format("{:>6} {:>10.1f} {:>23} {:>8.3f}  {}\n", row.bench.batch, speed.median, fmt::format("{:.1f} .. {:.1f}", speed.min, speed.max),
+      text += fmt::format("{:>6} {:>8} {:>10.1f} {:>23} {:>8.3f}  {}\n", row.bench.batch, row.test(), speed.median, fmt::format("{:.1f} .. {:.1f}", speed.min, speed.max),
                           speed.median / first, flags.tunes[i]);
     }
   }

@@ -159,13 +159,18 @@ class GpuStep {
 
   void Enqueue() {
     batch_.Fill();
+    GPU_EXPECT_OK(Backend().attention_plan(exec_, batch_.get(), plan_));
+    AttendAgain();
+  }
+
+  // By the plan there is.
+  void AttendAgain() {
     AttentionParams params = step_.Params();
     params.q = q_.data();
     params.kv = kv_.view();
     params.out = out_.data();
     if (half_ != nullptr) params.out_half = {half_->data(), HalfWidth()};
     params.upcoming[0] = upcoming_;
-    GPU_EXPECT_OK(Backend().attention_plan(exec_, batch_.get(), plan_));
     GPU_EXPECT_OK(Backend().attention(exec_, batch_.get(), plan_, params));
   }
 
@@ -342,6 +347,75 @@ TEST_F(GpuAttention, StreamedAndInRounds) {
         EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
         const Step moved(s, batches[b], 99);
         EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
+      }
+    }
+  }
+  GPU_OK(Backend().set_tune(""));
+}
+
+// The prefill kernels, each wherever it can: chunks that begin and end around the edges of tiles of rows and of tokens, many spans.
+TEST_F(GpuAttention, PrefillByEachKernel) {
+  std::vector<Part> many;
+  TestRng rng(11);
+  for (int64_t i = 0; i < 40; ++i) {
+    const auto q_len = static_cast<int32_t>(rng.Int(1, 90));
+    many.push_back({q_len, q_len + static_cast<int32_t>(rng.Int(0, 800)), i});
+  }
+  std::vector<std::vector<Part>> batches = Batches();
+  batches.push_back(many);
+  for (const int32_t length : {513, 639, 640, 641, 767, 768, 769, 1023, 1024, 1025}) batches.push_back({{length, length, 1}});
+  batches.push_back({{100, 2047, 1}, {128, 2048, 2}, {129, 2049, 3}, {127, 1300, 4}, {33, 4100, 5}, {1, 900, 6}});
+  batches.push_back({{1200, 2500, 1}, {64, 64, 2}, {65, 577, 3}, {0, 0, 4}, {300, 812, 5}});
+  for (const Shape& s : {Shape{{DType::kF16, 8, 128, 128, 48}, 32}, Shape{{DType::kBF16, 2, 128, 128, 16}, 8, 700},
+                         Shape{{DType::kBF16, 1, 128, 128, 32, false, 8}, 7}, Shape{{DType::kF16, 2, 128, 128, 64}, 4, 513},
+                         Shape{{DType::kF16, 3, 64, 64, 16}, 9}, Shape{{DType::kBF16, 1, 64, 64, 128}, 40, 1000},
+                         Shape{{DType::kF16, 2, 64, 64, 32}, 2, 200}, Shape{{DType::kBF16, 4, 192, 128, 64}, 4},
+                         Shape{{DType::kF16, 2, 192, 128, 16}, 4, 650}}) {
+    for (size_t b = 0; b < batches.size(); ++b) {
+      if (!Chosen(WorkOf(s, batches[b]))) continue;
+      const Step step(s, batches[b]);
+      const std::vector<float> want = RunCpu(step);
+      for (const char* kernel : {"attention=stream", "attention=rounds"}) {
+        SCOPED_TRACE(fmt::format("{} batch {} {}", Name(s), b, kernel));
+        GPU_OK(Backend().set_tune(kernel));
+        const std::vector<float> got = RunGpu(step, {});
+        const Comparison c = Compare(got, want, ToleranceOf(s, {}, step.parts));
+        EXPECT_TRUE(c.ok) << c.message;
+        EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
+        const Step moved(s, batches[b], 99);
+        EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
+      }
+    }
+  }
+  GPU_OK(Backend().set_tune(""));
+}
+
+// What the cache holds behind the last token, in the same block and beside it, is no number: the outputs do not see it. Several layers
+// share one plan.
+TEST_F(GpuAttention, PrefillReadsNoTokenTooMany) {
+  for (const Shape& s : {Shape{{DType::kF16, 2, 128, 128, 32}, 8}, Shape{{DType::kBF16, 1, 64, 64, 64}, 4, 600}, Shape{{DType::kBF16, 2, 192, 128, 64}, 2}}) {
+    for (const int32_t length : {1001, 1008, 1023}) {
+      if (!Chosen(WorkOf(s, {{600, length, 1}}))) continue;
+      SCOPED_TRACE(fmt::format("{} {} tokens", Name(s), length));
+      const std::vector<Part> roomy = {{600, length + 33, 1}};
+      Step step(s, roomy);
+      step.parts = {{600, length, 1}};
+      step.spans[0].kv_len = length;
+      const std::vector<float> nan_k(static_cast<size_t>(s.kv.k_dim), NAN), nan_v(static_cast<size_t>(s.kv.v_dim), NAN);
+      for (int32_t t = length; t < length + 33; ++t) {
+        for (int32_t h = 0; h < s.kv.num_kv_heads; ++h) step.cache.Write(0, h, t, nan_k, nan_v);
+      }
+      const std::vector<float> want = RunCpu(step);
+      for (const char* kernel : {"attention=stream", "attention=rounds"}) {
+        SCOPED_TRACE(kernel);
+        GPU_OK(Backend().set_tune(kernel));
+        const std::vector<float> got = RunGpu(step, {});
+        const Comparison c = Compare(got, want, ToleranceOf(s, {}, step.parts));
+        EXPECT_TRUE(c.ok) << c.message;
+        GpuStep again(step, {});
+        again.Enqueue();
+        for (int layer = 0; layer < 3; ++layer) again.AttendAgain();
+        EXPECT_EQ(FirstBitDifference(again.Collect(step.spans), got), "") << "several layers";
       }
     }
   }

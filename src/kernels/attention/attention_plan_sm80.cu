@@ -8,6 +8,7 @@
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_codes.cuh"
 #include "kernels/attention/attention_split.cuh"
+#include "kernels/attention/attention_wide.cuh"
 #include "kernels/matmul/matmul_launch.h"
 
 namespace cachalot {
@@ -120,7 +121,8 @@ __device__ int ChooseSplit(const SeqSpan* spans, int num_spans, const AttentionS
   return candidate(static_cast<int>(best & 31));
 }
 
-__global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedule s, bool deterministic) {
+__global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int num_spans, AttentionSchedule s, WideSchedule w,
+                                                        bool deterministic) {
   __shared__ int scratch[32];
   __shared__ long long wide_scratch[32];
   __shared__ unsigned long long split_scratch[32];
@@ -136,7 +138,7 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
   const int split = deterministic ? kFixedSplit : ChooseSplit(spans, num_spans, s, total_tokens, split_scratch);
   const int align = deterministic ? kFixedSplit : kSplitAlign;
 
-  int items = 0, partials = 0, prefills = 0, cuts = 0, units = 0, parts = 0;
+  int items = 0, partials = 0, prefills = 0, narrows = 0, wides = 0, cuts = 0, units = 0, parts = 0;
   for (int base = 0; base < num_spans; base += kThreads) {
     const int i = base + static_cast<int>(threadIdx.x);
     const SpanShape shape = i < num_spans ? ShapeOf(s, spans[i]) : SpanShape{true, 0, 0, 0};
@@ -154,6 +156,11 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
     const int tiles = shape.split_class ? 0 : (spans[i].q_len * s.group + kPrefillTileRows - 1) / kPrefillTileRows;
     const int first_prefill = prefills + BlockExclusiveScan<kThreads>(tiles, &total, scratch);
     prefills += total;
+    const WideTiles wide_tiles = shape.split_class ? WideTiles{0, 0, 0} : WideTilesOf(s, spans[i]);
+    const int first_narrow = narrows + BlockExclusiveScan<kThreads>(wide_tiles.narrow, &total, scratch);
+    narrows += total;
+    const int first_wide = wides + BlockExclusiveScan<kThreads>(wide_tiles.wide, &total, scratch);
+    wides += total;
     const int first_cut = cuts + BlockExclusiveScan<kThreads>(num_splits > 1 ? shape.num_tiles : 0, &total, scratch);
     cuts += total;
     const int first_unit = units + BlockExclusiveScan<kThreads>(i < num_spans ? StreamUnits(s, spans[i]) : 0, &total, scratch);
@@ -163,11 +170,15 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
     if (i < num_spans) {
       s.spans[i] = {num_splits, num_splits > 1 ? first_partial : -1, first_item, split_class ? shape.num_tiles : 0,
                     first_prefill, tiles, first_cut, first_unit};
+      w.first[i] = {first_narrow, first_wide};
     }
   }
   const int stream_blocks = units > 0 ? StreamBlocks(s, units, parts) : 0;
   __syncthreads();
-  if (threadIdx.x == 0) *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts, units, stream_blocks};
+  if (threadIdx.x == 0) {
+    *s.counts = {min(items, s.max_items), min(prefills, s.max_prefill), split, cuts, units, stream_blocks};
+    *w.counts = {min(narrows, w.max_narrow), min(wides, w.max_wide), 0};
+  }
   for (int i = threadIdx.x; i < s.max_partials * s.num_kv_heads; i += kThreads) s.arrivals[i] = 0;
 
   for (int i = threadIdx.x / 32; i < num_spans; i += kThreads / 32) {  // a warp writes a span's items
@@ -205,6 +216,14 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
     for (int j = threadIdx.x % 32; j < entry.num_prefill_tiles; j += 32) {
       if (entry.first_prefill + j >= s.max_prefill) break;
       s.prefill[entry.first_prefill + j] = {i, entry.num_prefill_tiles - 1 - j};
+    }
+    if (entry.num_prefill_tiles > 0) {
+      const WideTiles tiles = WideTilesOf(s, span);
+      const int2 first = w.first[i];
+      for (int j = threadIdx.x % 32; j < tiles.narrow && first.x + j < w.max_narrow; j += 32) {
+        w.narrow[first.x + j] = {i, tiles.narrow - 1 - j};
+      }
+      for (int j = threadIdx.x % 32; j < tiles.wide && first.y + j < w.max_wide; j += 32) w.wide[first.y + j] = {i, tiles.all_wide - 1 - j};
     }
   }
   // The streaming kernel reads the schedule as soon as this kernel has ended, before it waits for the ones in between.
@@ -309,6 +328,27 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   return s;
 }
 
+WideSchedule MakeWideSchedule(const AttentionSchedule& s, const CudaBatch& batch) {
+  const int64_t rows = int64_t{batch.num_rows} * s.group;
+  const int64_t few_tiles = batch.num_spans * (int64_t{kPreciseTokens} * s.group / kPrefillTileRows + 1);
+  const bool all_narrow = s.window > 0 && s.window <= kPreciseTokens;
+  WideSchedule w = {};
+  w.max_wide = static_cast<int32_t>(rows / kWideTileRows + batch.num_spans);
+  w.max_narrow = all_narrow ? s.max_prefill : static_cast<int32_t>(std::min<int64_t>(s.max_prefill, few_tiles));
+  int64_t at = s.bytes;
+  const auto take = [&](int64_t bytes) {
+    std::byte* pointer = s.counts == nullptr ? nullptr : reinterpret_cast<std::byte*>(s.counts) + at;
+    at += (bytes + 255) / 256 * 256;
+    return pointer;
+  };
+  w.counts = reinterpret_cast<WideCounts*>(take(sizeof(WideCounts)));
+  w.first = reinterpret_cast<int2*>(take(batch.num_spans * int64_t{sizeof(int2)}));
+  w.narrow = reinterpret_cast<PrefillItem*>(take(w.max_narrow * int64_t{sizeof(PrefillItem)}));
+  w.wide = reinterpret_cast<PrefillItem*>(take(w.max_wide * int64_t{sizeof(PrefillItem)}));
+  w.end = at;
+  return w;
+}
+
 CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                       const AttentionParams& params) {
   constexpr int kBlocksPerSm = 4;
@@ -322,7 +362,7 @@ CudaStatus RunCombine(const CudaExec& exec, const CudaBatch& batch, const Attent
 }
 
 int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms) {
-  return MakeAttentionSchedule(shape, batch, num_sms, false, nullptr).bytes;
+  return MakeWideSchedule(MakeAttentionSchedule(shape, batch, num_sms, false, nullptr), batch).end;
 }
 
 CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan) {
@@ -334,12 +374,13 @@ CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const
   if (batch.num_rows == 0 || batch.num_spans == 0) return nullptr;
   const AttentionSchedule schedule =
       MakeAttentionSchedule(shape, batch, exec.num_sms, exec.deterministic, plan.memory);
-  if (schedule.bytes > plan.memory_bytes) {
+  const WideSchedule wide = MakeWideSchedule(schedule, batch);
+  if (wide.end > plan.memory_bytes) {
     return CudaFail(CudaFault::kInvalid, "attention_plan: %lld bytes, %lld needed for %d rows, %d spans",
-                    static_cast<long long>(plan.memory_bytes), static_cast<long long>(schedule.bytes), batch.num_rows,
+                    static_cast<long long>(plan.memory_bytes), static_cast<long long>(wide.end), batch.num_rows,
                     batch.num_spans);
   }
-  LaunchOverlapped(&PlanKernel, 1, kThreads, 0, exec.stream, batch.spans, batch.num_spans, schedule, exec.deterministic);
+  LaunchOverlapped(&PlanKernel, 1, kThreads, 0, exec.stream, batch.spans, batch.num_spans, schedule, wide, exec.deterministic);
   return CudaLaunched("attention_plan of %d spans", batch.num_spans);
 }
 

@@ -5,10 +5,12 @@
 #include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
+#include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
+#include "kernels/attention/attention_wide.cuh"
 #include "kernels/common/paged_kv.cuh"
 
 namespace cachalot {
@@ -62,12 +64,13 @@ __device__ __forceinline__ void CopyStage(const PagedKv& kv, int slot, int kv_he
 
 template <typename T, int kKeyDim, int kValueDim>
 __global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, const SeqSpan* spans,
-                                                             AttentionSchedule s) {
+                                                             AttentionSchedule s, const PrefillItem* items,
+                                                             const int32_t* num_items) {
   using G = Geometry<kKeyDim, kValueDim>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ TileRow rows[kRows];
-  if (static_cast<int>(blockIdx.x) >= s.counts->num_prefill_items) return;
-  const PrefillItem item = s.prefill[blockIdx.x];
+  if (static_cast<int>(blockIdx.x) >= *num_items) return;
+  const PrefillItem item = items[blockIdx.x];
   const int kv_head = static_cast<int>(blockIdx.y);
   const SeqSpan span = spans[item.span];
   const TileRange range = RangeOfTile(span, item.tile, kRows, s.group, s.window);
@@ -233,27 +236,29 @@ __global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, 
 
 template <typename T, int kKeyDim, int kValueDim>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
-                  const AttentionParams& params) {
+                  const AttentionParams& params, const WideSchedule* wide) {
   using G = Geometry<kKeyDim, kValueDim>;
   auto* kernel = &PrefillKernel<T, kKeyDim, kValueDim>;
   static_assert(G::kSharedBytes + 4096 <= kCudaLeastSharedBytes);
   if (CudaStatus failure = AllowSharedBytes(kernel, G::kSharedBytes, "attention prefill")) return failure;
-  const dim3 grid(static_cast<unsigned>(schedule.max_prefill), static_cast<unsigned>(params.kv.num_kv_heads));
-  kernel<<<grid, kThreads, G::kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule);
+  const PrefillItem* items = wide != nullptr ? wide->narrow : schedule.prefill;
+  const int32_t* num_items = wide != nullptr ? &wide->counts->num_narrow : &schedule.counts->num_prefill_items;
+  const dim3 grid(static_cast<unsigned>(wide != nullptr ? wide->max_narrow : schedule.max_prefill), static_cast<unsigned>(params.kv.num_kv_heads));
+  kernel<<<grid, kThreads, G::kSharedBytes, static_cast<cudaStream_t>(exec.stream)>>>(params, batch.spans, schedule, items, num_items);
   return CudaLaunched("attention prefill of %d rows, %d/%d heads of %d/%d", batch.num_rows, params.num_q_heads,
                       params.kv.num_kv_heads, kKeyDim, kValueDim);
 }
 
 template <typename T>
 CudaStatus LaunchDim(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
-                     const AttentionParams& params) {
+                     const AttentionParams& params, const WideSchedule* wide) {
   switch (params.kv.k_dim) {
     case 64:
-      return Launch<T, 64, 64>(exec, batch, schedule, params);
+      return Launch<T, 64, 64>(exec, batch, schedule, params, wide);
     case 128:
-      return Launch<T, 128, 128>(exec, batch, schedule, params);
+      return Launch<T, 128, 128>(exec, batch, schedule, params, wide);
     default:
-      return Launch<T, 192, 128>(exec, batch, schedule, params);
+      return Launch<T, 192, 128>(exec, batch, schedule, params, wide);
   }
 }
 
@@ -268,8 +273,12 @@ bool PrefillCovers(const AttentionParams& params) {
 
 CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                                const AttentionParams& params) {
-  return params.kv.dtype == DType::kF16 ? LaunchDim<__half>(exec, batch, schedule, params)
-                                        : LaunchDim<__nv_bfloat16>(exec, batch, schedule, params);
+  const WideSchedule wide = MakeWideSchedule(schedule, batch);
+  const bool is_wide = CurrentTune().attention == CudaTune::Attention::kStream && WidePrefillCovers(params);
+  const WideSchedule* with = is_wide ? &wide : nullptr;
+  CudaStatus failure = params.kv.dtype == DType::kF16 ? LaunchDim<__half>(exec, batch, schedule, params, with)
+                                                      : LaunchDim<__nv_bfloat16>(exec, batch, schedule, params, with);
+  return failure == nullptr && is_wide ? RunWidePrefill(exec, batch, schedule, wide, params) : failure;
 }
 
 }  // namespace cachalot
