@@ -1,5 +1,6 @@
 // The schedule of a step's attention, made on the device by one block from the spans; and the choice of kernels.
 #include <algorithm>
+#include <utility>
 
 #include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
@@ -457,12 +458,13 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
       const auto run = stream ? &RunStreamAttention : &RunDecodeAttention;
       if (CudaStatus failure = run(exec, batch, schedule, params)) return failure;
       const bool all = int64_t{batch.max_q_len} * schedule.group <= schedule.max_split_rows;
-      if (all) return nullptr;
-      if (CudaStatus failure = RunPrefillAttention(exec, batch, schedule, params)) return failure;
-      return CopyToHalf(exec, batch, params);
+      return all ? nullptr : RunPrefillAttention(exec, batch, schedule, params);
     }
     if (prefill) {
+      // Other spans' rows have their outputs, but nobody has made copies of them.
+      const CudaHalfRows half = std::exchange(params.out_half, {});
       if (CudaStatus failure = RunPrefillAttention(exec, batch, schedule, params)) return failure;
+      params.out_half = half;
       return CopyToHalf(exec, batch, params);
     }
   }

@@ -226,10 +226,13 @@ __global__ __launch_bounds__(kThreads, 2) void PrefillKernel(AttentionParams p, 
     if (row[r].position < 0) continue;
     const float inverse = __fdiv_rn(1.0f, l[r]);
     float* to = p.out + row[r].row * p.out_token_stride + row[r].head * p.out_head_stride + quad * 2;
+    uint16_t* half = HalfPairAt<kValueDim>(p, row[r], quad);
 #pragma unroll
     for (int n = 0; n < kValueDim / 8; ++n) {
-      to[n * 8] = o[n][2 * r] * inverse;
-      to[n * 8 + 1] = o[n][2 * r + 1] * inverse;
+      const float2 pair = {o[n][2 * r] * inverse, o[n][2 * r + 1] * inverse};
+      to[n * 8] = pair.x;
+      to[n * 8 + 1] = pair.y;
+      if (half != nullptr) *reinterpret_cast<uint32_t*>(half + n * 8) = ClampedHalf2(pair.x, pair.y);
     }
   }
 }

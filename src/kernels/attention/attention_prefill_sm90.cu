@@ -257,6 +257,7 @@ __global__ __launch_bounds__(kThreads, 1) void WidePrefillKernel(const __grid_co
         if (row.position < 0) continue;
         const float inverse = __fdividef(1.0f, rows.l[r]);
         float* to = p.out + row.row * p.out_token_stride + row.head * p.out_head_stride + lane % 4 * 2;
+        uint16_t* half = HalfPairAt<kValueDim>(p, row, lane % 4);
 #pragma unroll
         for (int j = 0; j < kValueDim / 8; ++j) {
           const float2 pair = {o[4 * j + 2 * r] * inverse, o[4 * j + 2 * r + 1] * inverse};
@@ -265,6 +266,7 @@ __global__ __launch_bounds__(kThreads, 1) void WidePrefillKernel(const __grid_co
           } else {
             to[j * 8] = pair.x, to[j * 8 + 1] = pair.y;
           }
+          if (half != nullptr) *reinterpret_cast<uint32_t*>(half + j * 8) = ClampedHalf2(pair.x, pair.y);
         }
       }
     }

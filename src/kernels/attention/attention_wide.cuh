@@ -1,6 +1,7 @@
 // Which tiles the prefill kernel on wgmma takes (attention_prefill_sm90.cu), and which are left to the one on mma.sync: part of a plan.
 #pragma once
 
+#include "device/cuda/clamped_half.cuh"
 #include "kernels/attention/attention_split.cuh"
 
 namespace cachalot {
@@ -31,6 +32,13 @@ CudaStatus RunWidePrefill(const CudaExec& exec, const CudaBatch& batch, const At
                           const AttentionParams& params);
 
 #ifdef __CUDACC__
+
+// Where the F16 copy of values 2 quad and 2 quad + 1 of a row goes; null: nowhere.
+template <int kValueDim>
+__device__ __forceinline__ uint16_t* HalfPairAt(const AttentionParams& p, const TileRow& row, int quad) {
+  if (p.out_half.data == nullptr) return nullptr;
+  return static_cast<uint16_t*>(p.out_half.data) + row.row * p.out_half.stride + row.head * kValueDim + quad * 2;
+}
 
 // A span's tiles for the prefill kernels: the first `narrow` of kPrefillTileRows, the last `wide` of all_wide of kWideTileRows.
 struct WideTiles {
