@@ -31,8 +31,8 @@ from pathlib import Path
 
 
 class Server:
-    def __init__(self, program, model, *args):
-        self.process = subprocess.Popen([program, "serve", "-m", model, "--port", "0", "--device", "cpu", "--request-log", "", *map(str, args)],
+    def __init__(self, program, *args):
+        self.process = subprocess.Popen([program, "serve", "--port", "0", "--request-log", "", *map(str, args)],
                                         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.port = None
         for line in self.process.stderr:
@@ -114,11 +114,11 @@ def load(server, requests, concurrency):
 def restart_pair(options, index, note):
     folder = Path(tempfile.mkdtemp(prefix="cachalot-kv-disk-"))
     try:
-        args = ("-c", 2048, "--kv-disk", folder, "--kv-disk-size", "1GiB")
+        args = ("-m", options.model, "--device", "cpu", "-c", 2048, "--kv-disk", folder, "--kv-disk-size", "1GiB")
         tokens = prompt_of(100 + index, 1500)
         texts = []
         for which in ("cold", "warm"):
-            with Server(options.cachalot, options.model, *args) as server:
+            with Server(options.cachalot, *args) as server:
                 server.ask(prompt_of(7, 32), 1)  # the weights have been read once
                 first, _, text = server.ask(tokens, 4)
                 texts.append(text)
@@ -134,7 +134,7 @@ def responses_pair(options, index, note):
     rng = random.Random(index)
     requests = [(prompt_of(1000 + zipf(rng, 30, 1.0), 48), 8) for _ in range(options.requests)]
     for which in (("off", "on"), ("on", "off"))[index % 2]:
-        with Server(options.cachalot, options.model, "-c", 512, *(("--response-cache", 1000) if which == "on" else ())) as server:
+        with Server(options.cachalot, "-m", options.model, "--device", "cpu", "-c", 512, *(("--response-cache", 1000) if which == "on" else ())) as server:
             server.ask(prompt_of(7, 32), 1)
             note({"what": "responses", "which": which, **load(server, requests, 4)})
 
@@ -155,7 +155,7 @@ def policies_pair(options, index, note):
         requests.append((prompt_of(5000 + prefix, length) + prompt_of(10 ** 6 + 1000 * index + number, 16), 2))
     capacity = int(0.3 * num_prefixes * length)
     for which in (("lru", "lru-k"), ("lru-k", "lru"))[index % 2]:
-        with Server(options.cachalot, options.model, "-c", 512, "-np", 2, "--kv-tokens", capacity, "--kv-policy", which) as server:
+        with Server(options.cachalot, "-m", options.model, "--device", "cpu", "-c", 512, "-np", 2, "--kv-tokens", capacity, "--kv-policy", which) as server:
             result = load(server, requests, 2)
             cache = server.get("/v1/cachalot/cache")
             note({"what": "policies", "which": which, **result, "hit_ratio": cache["hit_tokens"] / cache["query_tokens"]})

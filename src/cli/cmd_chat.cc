@@ -265,7 +265,7 @@ int ChatCommand(Args args) {
   flags.answer.Declare(&set);
   flags.session.Declare(&set);
   flags.model.Declare(&set);
-  flags.model.DeclareKvDisk(&set);
+  flags.model.DeclareKvTiers(&set);
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);

@@ -123,7 +123,7 @@ int RunCommand(Args args) {
   flags.answer.Declare(&set);
   flags.session.Declare(&set);
   flags.model.Declare(&set);
-  flags.model.DeclareKvDisk(&set);
+  flags.model.DeclareKvTiers(&set);
   set.Switch("--stats", &flags.stats, "times and speeds on standard error");
   set.Switch("-v,--verbose", &flags.verbose, "--stats and --log-level info");
   Output output;

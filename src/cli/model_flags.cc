@@ -94,9 +94,11 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Choice("--color", &color, {"auto", "always", "never"}, "colour in a terminal");
 }
 
-void ModelFlags::DeclareKvDisk(FlagSet* flags) {
+void ModelFlags::DeclareKvTiers(FlagSet* flags) {
+  flags->Bytes("--kv-offloading-size", &options.kv_host_bytes, "SIZE",
+               "of the host's memory, such as 64GiB: keeps what was computed of\nprompts there too, where it outlives its place on the GPU");
   flags->String("--kv-disk", &options.kv_disk_dir, "DIR",
-                "keeps what was computed of prompts there too, so that it outlives\nmemory and the process (CPU only)");
+                "keeps what was computed of prompts there too, so that it outlives\nmemory and the process");
   flags->Bytes("--kv-disk-size", &options.kv_disk_bytes, "SIZE", "that it may take there (default 8GiB)");
 }
 

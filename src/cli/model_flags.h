@@ -22,8 +22,8 @@ struct ModelFlags {
   // (lists), or no use for them, leave them out.
   enum Extent { kAll, kWithoutBatch };
   void Declare(FlagSet* flags, Extent extent = kAll);
-  // --kv-disk and --kv-disk-size, of the commands that answer.
-  void DeclareKvDisk(FlagSet* flags);
+  // Tiers below the KV cache, of the commands that answer.
+  void DeclareKvTiers(FlagSet* flags);
   // After FlagSet::Parse: sees that a model is named once, that the KV types agree, and sets the log level.
   Status Resolve();
   // After Resolve: a model of the hub is fetched, and options.path says where it lies. The exit code, after an error was

@@ -73,7 +73,7 @@ void ServeFlags::Declare(FlagSet* flags) {
               "of lru-k: seconds after which a use counts 1/e, by kv_class of requests (default 600)");
   flags->Int("--kv-tenant-floor", &engine.kv_tenant_floor, 0, 50, "PERCENT",
              "of the KV cache that each API key keeps for what it used last,\nwhatever others bring (default 0)");
-  model.DeclareKvDisk(flags);
+  model.DeclareKvTiers(flags);
   flags->Int("--response-cache", &server.response_cache, 0, 1 << 20, "N",
              "keeps so many answers of requests that can have only one (greedy, or\nwith a seed of their own), and gives them again (default 0: none)");
   flags->Choice("--preemption-mode", &preemption_, {"recompute", "swap"},

@@ -82,6 +82,7 @@ Result<std::unique_ptr<Session>> Session::Open(const ModelOptions& options, Engi
   engine.drafts = options.drafts;
   engine.max_drafts = options.max_drafts;
   engine.adaptive_drafts = options.adaptive_drafts;
+  engine.kv_host_bytes = options.kv_host_bytes;
   engine.kv_disk_dir = options.kv_disk_dir;
   engine.kv_disk_bytes = options.kv_disk_bytes;
   const auto start = WallClock::now();

@@ -13,6 +13,7 @@
 #include "engine/kv_tier.h"
 #include "engine/live_request.h"
 #include "engine/request_check.h"
+#include "kv/policy/eviction_policies.h"
 #include "sched/policy/policies.h"
 #include "sched/scheduler.h"
 
@@ -96,7 +97,7 @@ class EngineImpl final : public Engine {
     stats_.kv_blocks_pinned.resize(executor->info().kv_groups.size());
     stats_.kv_blocks_cached.resize(executor->info().kv_groups.size());
     stats_.kv_unused_tokens.resize(executor->info().kv_groups.size());
-    if (tier_ != nullptr) stats_.kv_disk = tier_->stats();
+    ShowTiers();
     if (options.drafts != DraftKind::kNone) stats_.accepted_by_position.resize(static_cast<size_t>(options.max_drafts));
   }
 
@@ -120,13 +121,15 @@ class EngineImpl final : public Engine {
     ShowStats();
     return loaded;
   }
-  bool HasWork() const override { return !live_.empty() || scheduler_->num_in_flight() > 0; }
+  bool HasWork() const override { return !live_.empty() || scheduler_->num_in_flight() > 0 || TierHasWork(); }
   Status Step() override;
   const EngineStats& stats() const override { return stats_; }
   const StepResult& last_result() const override { return result_; }
 
  private:
   void ShowStats();
+  void ShowTiers();
+  bool TierHasWork() const { return tier_ != nullptr && !broken_ && tier_->HasWork(); }
   void EndCancelled();
   void EndExpired();
   bool IsPipelineFull() const { return scheduler_->num_in_flight() == static_cast<int32_t>(plans_.size()); }
@@ -178,12 +181,12 @@ Status EngineImpl::Step() {
   if (broken_) Recover();
   Status status;
   if (scheduler_->AwaitsTokens()) status = Advance();
+  if (status.ok() && tier_ != nullptr && !broken_) status = tier_->Seek();
   if (!status.ok()) {
     HandleFault(status);
     ShowStats();
     return Status::Ok();
   }
-  if (tier_ != nullptr) tier_->Seek();
   StepPlan& plan = plans_[next_plan_];
   scheduler_->Plan(&plan, clock_->NowUs());
   if (!plan.empty()) {
@@ -191,7 +194,7 @@ Status EngineImpl::Step() {
     const auto start = std::chrono::steady_clock::now();
     status = executor_->Launch(plan);
     stats_.step_launch_us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
-  } else if (scheduler_->num_in_flight() == 0 && tier_ != nullptr && tier_->IsAwaited()) {
+  } else if (scheduler_->num_in_flight() == 0 && TierHasWork() && (live_.empty() || tier_->IsAwaited())) {
     tier_->Wait();
   } else if (scheduler_->num_in_flight() == 0 && !live_.empty()) {
     return Internal("{} requests are live and none can run", live_.size());
@@ -205,7 +208,13 @@ Status EngineImpl::Step() {
 
 void EngineImpl::ShowStats() {
   ReadStats(*scheduler_, &stats_);
-  if (tier_ != nullptr) stats_.kv_disk = tier_->stats();
+  ShowTiers();
+}
+
+void EngineImpl::ShowTiers() {
+  if (tier_ == nullptr) return;
+  stats_.kv_host = tier_->host_stats();
+  stats_.kv_disk = tier_->disk_stats();
 }
 
 // The oldest step in flight: collect, commit, publish.
@@ -227,10 +236,7 @@ Status EngineImpl::Advance() {
     if (i + kAhead < rows.size()) Prefetch(rows[i + kAhead].seq);
     PublishRow(rows[i], plan.rows[i], result_.rows[i]);
   }
-  if (tier_ != nullptr) {
-    tier_->ObserveStep(stats_.step_prompt_tokens, stats_.step_decode_tokens, stats_.step_device_us);
-    tier_->Save();
-  }
+  if (tier_ != nullptr && !result_.one_off) tier_->ObserveStep(stats_.step_prompt_tokens, stats_.step_decode_tokens, stats_.step_device_us);
   return Status::Ok();
 }
 
@@ -606,10 +612,11 @@ Result<std::unique_ptr<Engine>> Engine::Create(StepExecutor* executor, const Tok
   ASSIGN_OR_RETURN(auto scheduler, Scheduler::Create(std::move(limits), scheduling, std::move(policy)));
   scheduler->RecordTo(options.trace);
   std::unique_ptr<KvTier> tier;
-  if (!options.kv_disk_dir.empty()) {
-    if (!options.enable_prefix_caching) return InvalidArgument("a KV cache on disk, and no prefix caching");
-    ASSIGN_OR_RETURN(tier, KvTier::Open({.dir = options.kv_disk_dir, .max_bytes = options.kv_disk_bytes}, executor, scheduler.get(),
-                                        ClockOf(options)));
+  if (!options.kv_disk_dir.empty() || options.kv_host_bytes > 0) {
+    if (!options.enable_prefix_caching) return InvalidArgument("a KV cache on disk or in the host's memory, and no prefix caching");
+    KvTierOptions below{.host_bytes = options.kv_host_bytes, .disk = {.dir = options.kv_disk_dir, .max_bytes = options.kv_disk_bytes}};
+    ASSIGN_OR_RETURN(below.make_policy, FindEvictionPolicy(options.kv_policy, options.lru_k));
+    ASSIGN_OR_RETURN(tier, KvTier::Open(below, executor, scheduler.get(), ClockOf(options)));
   }
   return std::unique_ptr<Engine>(new EngineImpl(executor, tokenizer, std::move(scheduler), std::move(tier), options));
 }

@@ -97,6 +97,7 @@ struct EngineOptions {
   std::string kv_policy = "lru-k";   // which cached blocks give way: lru, lfu, lru-k, arc, … (kv/policy/)
   LruKOptions lru_k = {};
   int32_t kv_tenant_floor = 0;       // percent of the KV cache in which a tenant's prefixes stay, whatever others bring
+  int64_t kv_host_bytes = 0;         // of the host's memory, for prefixes that give way on a device (engine/kv_tier.h); 0: none
   std::string kv_disk_dir = "";      // where prefixes outlive memory and the process (kv/kv_disk.h); "": nowhere
   int64_t kv_disk_bytes = 0;         // that they may take there
   std::string policy = "fcfs";       // who goes first: fcfs, priority, fair (sched/policy/)
@@ -132,7 +133,8 @@ struct EngineStats {
   int64_t cache_query_tokens = 0;    // prompt tokens of the requests admitted so far
   int64_t cache_hit_tokens = 0;      // of them, those that came from the prefix cache
   int64_t cache_evictions = 0;       // blocks that were cached and gave way
-  KvTierStats kv_disk;               // of the tier below (EngineOptions::kv_disk_dir)
+  KvTierStats kv_host;               // of the tiers below (EngineOptions::kv_host_bytes,
+  KvTierStats kv_disk;               // kv_disk_dir)
   int64_t draft_rows = 0;            // rows of steps with drafts in them,
   int64_t draft_tokens = 0;          // the drafts,
   int64_t accepted_tokens = 0;       // and those of them that were right,

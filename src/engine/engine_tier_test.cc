@@ -1,4 +1,4 @@
-// The KV tier on disk under an engine: a fake device whose answers depend on what its blocks hold.
+// The KV tiers under an engine: a fake device whose answers depend on what its blocks hold.
 #include <filesystem>
 
 #include <unistd.h>
@@ -31,25 +31,36 @@ class EngineTierTest : public EngineTest {
     ExecutorInfo info = Info(num_blocks, depth);
     for (KvGroupInfo& group : info.kv_groups) group.block_bytes = group.block_tokens * FakeDevice::kCellBytes;
     info.kv_identity = identity_;
+    info.kv_on_device = on_device_;
     info_ = info;
     EngineOptions options;
-    options.kv_disk_dir = dir_.string();
+    options.kv_host_bytes = host_blocks_ * kBytesOfBlocks;
+    if (has_disk_) options.kv_disk_dir = dir_.string();
     options.kv_disk_bytes = max_bytes_;
     options.clock = &clock_;  // a slow disk is waited for
     options.trace = trace;
     Create(info, options);
   }
   const KvTierStats& stats() { return engine_->stats().kv_disk; }
+  const KvTierStats& host() { return engine_->stats().kv_host; }
+  // A block of each group.
+  static constexpr int64_t kBytesOfBlocks = 12 * FakeDevice::kCellBytes;
 
   fs::path dir_;
   int64_t max_bytes_ = 1 << 20;
+  bool has_disk_ = true;
+  bool on_device_ = false;   // then copies are late
+  int64_t host_blocks_ = 0;  // of each group; 0: no tier in the host's memory
   ManualClock clock_;
   std::string identity_ = "model-a";
   ExecutorInfo info_;
 };
 
 TEST_F(EngineTierTest, APrefixOutlivesTheProcess) {
-  for (int32_t depth : {0, 1}) {
+  for (int32_t depth : {0, 1, 2, 3}) {
+    on_device_ = depth >= 2;
+    depth %= 2;
+    engine_.reset();
     fs::remove_all(dir_);
     Restart(depth);
     const Request request = MakeRequest(Prompt(50), 10);
@@ -71,7 +82,7 @@ TEST_F(EngineTierTest, APrefixOutlivesTheProcess) {
   }
 }
 
-TEST_F(EngineTierTest, WhatGaveWayInMemoryComesBack) {
+TEST_F(EngineTierTest, WhatGaveWayInMemoryComesBackFromTheDisk) {
   Restart(0, 40);
   for (int32_t i = 0; i < 12; ++i) {
     const Request request = MakeRequest(Prompt(60, i), 10);
@@ -85,6 +96,73 @@ TEST_F(EngineTierTest, WhatGaveWayInMemoryComesBack) {
     EXPECT_EQ(got->num_cached_tokens, 56) << i;
   }
   ExpectNothingHeld();
+}
+
+TEST_F(EngineTierTest, WhatGaveWayOnTheDeviceComesBackFromTheHost) {
+  has_disk_ = false;
+  on_device_ = true;
+  host_blocks_ = 300;
+  for (const int32_t depth : {0, 1}) {
+    Restart(depth, 40);
+    for (int32_t round = 0; round < 2; ++round) {
+      for (int32_t i = 0; i < 12; ++i) {
+        const Request request = MakeRequest(Prompt(58, i), 10);
+        const auto got = SubmitAndRun(request);
+        ExpectSame(*got, Expected(request));
+        if (round == 1) {
+          EXPECT_EQ(got->num_cached_tokens, 56) << i;
+        }
+      }
+    }
+    EXPECT_GT(engine_->stats().cache_evictions, 100);
+    EXPECT_FALSE(stats().present);
+    EXPECT_TRUE(host().present);
+    EXPECT_GE(host().promotions, 11);
+    EXPECT_EQ(host().promoted_blocks, host().hit_blocks);
+    EXPECT_GT(host().blocks, 150);
+    EXPECT_LE(host().bytes, host().max_bytes);
+    EXPECT_EQ(host().evicted_blocks, 0);
+    ExpectNothingHeld();
+  }
+}
+
+// The host's memory has a third of what is asked for, the disk all of it.
+TEST_F(EngineTierTest, TheHostAndTheDiskTogether) {
+  on_device_ = true;
+  host_blocks_ = 60;
+  for (const int32_t depth : {0, 1}) {
+    engine_.reset();
+    fs::remove_all(dir_);
+    for (int32_t process = 0; process < 2; ++process) {
+      Restart(depth, 40);
+      for (int32_t i = 0; i < 36; ++i) {
+        const Request request = MakeRequest(Prompt(58, i % 3 == 2 ? 1 : (5 * i) % 12), 10);  // one of them often
+        ExpectSame(*SubmitAndRun(request), Expected(request));
+      }
+      EXPECT_GT(host().promoted_blocks, 0);
+      EXPECT_GT(host().evicted_blocks, 0);
+      EXPECT_GT(stats().promoted_blocks, 0) << "from the disk";
+      ExpectNothingHeld();
+    }
+  }
+}
+
+TEST_F(EngineTierTest, ComputesWhereCopyingIsSlower) {
+  has_disk_ = false;
+  on_device_ = true;
+  host_blocks_ = 300;
+  Restart(0, 40);
+  executor_->SetStepTime(100);  // 60 tokens in it
+  for (int32_t i = 0; i < 12; ++i) SubmitAndRun(MakeRequest(Prompt(60, i), 10));
+  executor_->SetTransferRate(1e6);  // a block of 96 bytes in 96 us
+  const Request request = MakeRequest(Prompt(60, 0), 10);
+  ExpectSame(*SubmitAndRun(request), Expected(request));
+  EXPECT_EQ(host().declined, 1);
+  EXPECT_EQ(host().promotions, 0);
+  executor_->SetTransferRate(1e9);
+  const auto got = SubmitAndRun(MakeRequest(Prompt(60, 1), 10));
+  EXPECT_EQ(got->num_cached_tokens, 56);
+  EXPECT_EQ(host().promotions, 1);
 }
 
 TEST_F(EngineTierTest, TenantsAndModelsShareNothing) {
@@ -113,11 +191,34 @@ TEST_F(EngineTierTest, AFlushReachesTheDisk) {
   EXPECT_EQ(SubmitAndRun(request)->num_cached_tokens, 0);
 }
 
+TEST_F(EngineTierTest, AFlushReachesTheHost) {
+  on_device_ = true;
+  host_blocks_ = 200;
+  for (const int32_t num_steps : {0, 1, 2, 3, 1000}) {  // while blocks are on their way
+    engine_.reset();
+    fs::remove_all(dir_);
+    Restart(1);
+    const Request request = MakeRequest(Prompt(50), 4);
+    const auto got = Submit(request);
+    for (int32_t i = 0; i < num_steps && engine_->HasWork(); ++i) ASSERT_TRUE(engine_->Step().ok());
+    engine_->FlushCache();
+    EXPECT_EQ(host().blocks, 0);
+    ASSERT_TRUE(engine_->RunUntilIdle().ok());
+    ExpectSame(*got, Expected(request));
+    engine_->FlushCache();
+    ASSERT_TRUE(engine_->RunUntilIdle().ok());
+    EXPECT_EQ(host().blocks, 0);
+    EXPECT_EQ(SubmitAndRun(request)->num_cached_tokens, 0);
+  }
+}
+
 // Many at once, with what is cancelled, what wants all positions, and a disk whose reads and writes fail now and then:
 // every answer is right.
 TEST_F(EngineTierTest, TroubleChangesNoAnswer) {
-  for (int32_t round = 0; round < 12; ++round) {
+  for (int32_t round = 0; round < 48; ++round) {
     const int32_t depth = round % 2;
+    on_device_ = round % 4 >= 2;
+    host_blocks_ = on_device_ && round % 8 >= 4 ? 30 : 0;
     Restart(depth, 48);
     ScopedFault reads("kvdisk.read", 5 + round, 2, /*again=*/true);
     ScopedFault writes(round % 3 == 0 ? "kvdisk.torn" : "kvdisk.write", 40, 1);
@@ -132,6 +233,7 @@ TEST_F(EngineTierTest, TroubleChangesNoAnswer) {
         ASSERT_TRUE(engine_->Step().ok());
       }
       if (i == 6) engine_->Cancel(ids[5]);
+      if (i == 7 && round % 5 == 0) engine_->FlushCache();
     }
     ASSERT_TRUE(engine_->RunUntilIdle().ok());
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -153,6 +255,46 @@ TEST_F(EngineTierTest, AnErrorOfTheDeviceLeavesTheDisk) {
   const auto got = SubmitAndRun(request);
   ExpectSame(*got, Expected(request));
   EXPECT_EQ(got->num_cached_tokens, 48);
+}
+
+// A device that fails while blocks are copied ends the requests of its steps, and nothing that is wrong is kept.
+TEST_F(EngineTierTest, ACopyThatFails) {
+  on_device_ = true;
+  host_blocks_ = 100;
+  int64_t num_failed = 0;
+  for (int32_t round = 0; round < 24; ++round) {
+    has_disk_ = round % 3 != 0;
+    Restart(round % 2, 40);
+    ScopedFault copies("device.copy", round, 1, /*again=*/true);
+    for (int32_t i = 0; i < 20; ++i) {
+      const Request request = MakeRequest(Prompt(60, (i * 7 + round) % 6), 8);
+      const auto one = Submit(request), two = SubmitAndRun(request);
+      for (const auto& got : {one, two}) {
+        if (got->reason == FinishReason::kError) ++num_failed;
+        else ExpectSame(*got, Expected(request));
+      }
+    }
+    ExpectNothingHeld();
+  }
+  EXPECT_GT(num_failed, 20);
+  EXPECT_LT(num_failed, 24 * 20);
+}
+
+TEST_F(EngineTierTest, AnErrorOfTheDeviceLeavesTheHost) {
+  has_disk_ = false;
+  on_device_ = true;
+  host_blocks_ = 100;
+  Restart();
+  const Request request = MakeRequest(Prompt(50), 10);
+  SubmitAndRun(request);
+  {
+    ScopedFault fault("device.op");
+    EXPECT_EQ(SubmitAndRun(MakeRequest(Prompt(50, 3), 10))->reason, FinishReason::kError);
+  }
+  const auto got = SubmitAndRun(request);
+  ExpectSame(*got, Expected(request));
+  EXPECT_EQ(got->num_cached_tokens, 48);
+  EXPECT_EQ(host().promotions, 1);
 }
 
 TEST_F(EngineTierTest, ReplaysToTheSamePlans) {
@@ -184,6 +326,21 @@ TEST_F(EngineTierTest, RefusesWhatCannotWork) {
   options.enable_prefix_caching = true;
   options.kv_disk_dir = dir_.string();
   EXPECT_FALSE(Engine::Create(&other, nullptr, options).ok()) << "another engine is there";
+  EngineOptions host;
+  host.kv_host_bytes = 1 << 20;
+  const auto on_cpu = Engine::Create(&other, nullptr, host);
+  ASSERT_FALSE(on_cpu.ok());
+  EXPECT_NE(on_cpu.status().message().find("on the CPU"), std::string::npos) << on_cpu.status().ToString();
+  info_.kv_on_device = true;
+  FakeExecutor device(info_);
+  EXPECT_TRUE(Engine::Create(&device, nullptr, host).ok());
+  host.enable_prefix_caching = false;
+  EXPECT_FALSE(Engine::Create(&device, nullptr, host).ok());
+  host.enable_prefix_caching = true;
+  host.kv_host_bytes = 1000;
+  const auto small = Engine::Create(&device, nullptr, host);
+  ASSERT_FALSE(small.ok());
+  EXPECT_NE(small.status().message().find("at least"), std::string::npos) << small.status().ToString();
 }
 
 TEST(KvTier, ReadsWhereThatIsFaster) {
@@ -193,6 +350,12 @@ TEST(KvTier, ReadsWhereThatIsFaster) {
   ReadOrCompute fast = slow;
   fast.bytes_per_second = 200e6;
   EXPECT_TRUE(IsWorthReading(fast));
+  ReadOrCompute copied = fast;
+  copied.copy_bytes = 100'000'000;
+  copied.copy_bytes_per_second = 150e6;
+  EXPECT_FALSE(IsWorthReading(copied)) << "0.5 s to read, 0.67 s to copy, and 1 s may be taken";
+  copied.copy_bytes_per_second = 300e6;
+  EXPECT_TRUE(IsWorthReading(copied));
   for (double ReadOrCompute::*rate : {&ReadOrCompute::bytes_per_second, &ReadOrCompute::tokens_per_second}) {
     ReadOrCompute unknown = slow;
     unknown.*rate = 0;

@@ -1,8 +1,10 @@
 // FakeExecutor: a StepExecutor over FakeDevice, for tests. Fails a launch where "device.op" is armed, a
-// collection where "device.collect" is and a recovery where "device.recover" is; after an error it insists on
-// Recover.
+// collection where "device.collect" is, a transfer where "device.copy" is and a recovery where "device.recover" is; after an
+// error it insists on Recover. Where KV blocks are on the device, transfers happen late: as a step that waits for them is
+// launched, or one each time somebody asks.
 #pragma once
 
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -35,8 +37,12 @@ class FakeExecutor final : public StepExecutor {
     CHECK(!failed_) << "a launch before Recover";
     CHECK(num_in_flight_ <= info_.depth) << num_in_flight_ << " steps in flight";
     if (FaultHits("device.op")) return Failed(DeviceError("step {}: injected fault", plan.step_id));
+    while (!transfers_.empty()) {
+      if (Status status = NextTransfer(); !status.ok()) return Failed(status);
+    }
     const Status status = device_.Run(plan, &results_[static_cast<size_t>(num_in_flight_)]);
     if (!status.ok()) return Failed(status);
+    results_[static_cast<size_t>(num_in_flight_)].device_us = step_us_;
     ++num_in_flight_;
     return Status::Ok();
   }
@@ -54,6 +60,7 @@ class FakeExecutor final : public StepExecutor {
     if (FaultHits("device.recover")) return DeviceError("injected fault while recovering");
     failed_ = false;
     num_in_flight_ = 0;
+    transfers_.clear();
     device_.Forget();
     return Status::Ok();
   }
@@ -65,8 +72,28 @@ class FakeExecutor final : public StepExecutor {
   Status WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) override {
     return device_.LoadBlock(group, block, bytes);
   }
+  Status StartTransfers(std::span<const BlockTransfer> transfers) override {
+    CHECK(!failed_) << "a transfer before Recover";
+    if (FaultHits("device.copy")) return Failed(DeviceError("injected fault of a transfer"));
+    if (!info_.kv_on_device) return StepExecutor::StartTransfers(transfers);
+    transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
+    num_transfers_ += static_cast<int64_t>(transfers.size());
+    return Status::Ok();
+  }
+  Result<int64_t> TransfersDone() override {
+    if (!transfers_.empty()) RETURN_IF_ERROR(NextTransfer());
+    return num_transfers_ - static_cast<int64_t>(transfers_.size());
+  }
+  double transfer_bytes_per_second() const override { return transfer_bytes_per_second_; }
+  void SetTransferRate(double bytes_per_second) { transfer_bytes_per_second_ = bytes_per_second; }
+  void SetStepTime(int64_t us) { step_us_ = us; }
 
  private:
+  Status NextTransfer() {
+    const BlockTransfer transfer = transfers_.front();
+    transfers_.pop_front();
+    return Transfer(transfer);
+  }
   Status Failed(Status status) {
     failed_ = true;
     return status;
@@ -75,6 +102,9 @@ class FakeExecutor final : public StepExecutor {
   ExecutorInfo info_;
   FakeDevice device_;
   std::vector<StepResult> results_;  // of the steps in flight, oldest first
+  std::deque<BlockTransfer> transfers_;
+  double transfer_bytes_per_second_ = 0;
+  int64_t step_us_ = 0;
   int num_in_flight_ = 0;
   bool failed_ = false;
 };

@@ -46,6 +46,7 @@ class Planner {
     ASSIGN_OR_RETURN(const auto model, Model::Plan(spec_, source_, build));
     GpuPlan plan;
     plan.backend = gpu_.backend;
+    plan.card = gpu_.info.name;
     plan.num_layers = layers;
     plan.options = {.base = runtime_, .exact = options_.gpu_exact, .use_graphs = options_.gpu_graphs, .depth = options_.gpu_depth};
     int64_t& tokens = plan.options.base.kv_tokens;

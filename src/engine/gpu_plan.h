@@ -11,6 +11,7 @@ namespace cachalot {
 
 struct GpuPlan {
   const CudaBackend* backend = nullptr;
+  std::string card;        // its name
   int32_t num_layers = 0;  // the last ones of the model; all: the embedding too
   CudaRuntimeOptions options;
   MemoryPlan memory;

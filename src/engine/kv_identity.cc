@@ -46,7 +46,7 @@ Result<std::string> KvIdentity(const std::string& architecture, const TensorSour
   return fmt::format("{}-{}-{}-{}", architecture, hash.Hex(), kv_types, block_tokens);
 }
 
-Result<std::string> KvOrigin(const std::string& path) {
+Result<std::string> KvOrigin(const std::string& path, const std::string& library) {
   Hash hash;
   std::vector<std::string> files = {"/proc/self/exe"};
   // The head of a GGUF file is its configuration.
@@ -57,6 +57,14 @@ Result<std::string> KvOrigin(const std::string& path) {
     bytes.resize(static_cast<size_t>(std::min(file->size(), kMaxHeadBytes)));
     RETURN_IF_ERROR(file->ReadAt(0, bytes));
     hash.Add(bytes.data(), bytes.size());
+  }
+  if (!library.empty()) {
+    ASSIGN_OR_RETURN(const auto file, File::Open(library));
+    for (int64_t offset = 0; offset < file->size(); offset += kMaxHeadBytes) {
+      bytes.resize(static_cast<size_t>(std::min(file->size() - offset, kMaxHeadBytes)));
+      RETURN_IF_ERROR(file->ReadAt(offset, bytes));
+      hash.Add(bytes.data(), bytes.size());
+    }
   }
   return hash.Hex();
 }

@@ -19,8 +19,8 @@ enum class WeightsSeen {
 // Every tensor's name, type and shape count, and so much of the weights. kv_types: KvChoice::Name.
 Result<std::string> KvIdentity(const std::string& architecture, const TensorSource& source, WeightsSeen seen,
                                const std::string& kv_types, int32_t block_tokens);
-// What else the bits depend on, where another process made them: this program, and the model's configuration. path: a
-// GGUF file or a folder; "": generated.
-Result<std::string> KvOrigin(const std::string& path);
+// What else the bits depend on, where another process made them: this program, the library of the GPU's kernels, and the model's
+// configuration. path: a GGUF file or a folder; "": generated. library: "": none.
+Result<std::string> KvOrigin(const std::string& path, const std::string& library);
 
 }  // namespace cachalot

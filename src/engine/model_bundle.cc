@@ -287,7 +287,11 @@ Result<Prepared> Prepare(const ModelOptions& options) {
     prepared.build.rough_drafts = RoughDrafts(options);
     prepared.runtime = prepared.gpu->options.base;
     memory = prepared.gpu->memory;
+    memory.kv_bytes += options.kv_host_bytes;
     return prepared;
+  }
+  if (options.kv_host_bytes > 0) {
+    return InvalidArgument("--kv-offloading-size: all layers are on the CPU, where the KV cache is in the host's memory already");
   }
   ASSIGN_OR_RETURN(const auto planned, Model::Plan(bundle.spec, *bundle.source, prepared.build));
   memory.weight_bytes = planned->weight_bytes().owned;
@@ -313,10 +317,12 @@ Result<std::string> IdentityOf(const ModelOptions& options, const Prepared& prep
   ASSIGN_OR_RETURN(std::string identity, KvIdentity(prepared.bundle.spec.architecture, *prepared.bundle.source, seen,
                                                     prepared.bundle.kv.Name(), prepared.runtime.block_tokens));
   if (!leave) return identity;
-  ASSIGN_OR_RETURN(const std::string origin, KvOrigin(options.path));
+  const auto* gpu = prepared.gpu ? &*prepared.gpu : nullptr;
+  ASSIGN_OR_RETURN(const std::string origin, KvOrigin(options.path, gpu != nullptr ? CudaLibraryPath(*gpu->backend) : ""));
   const RuntimeOptions& runtime = prepared.runtime;
-  return fmt::format("{}-{}{}-{}-{}{}", identity, IsaName(runtime.isa), runtime.deterministic ? "-deterministic" : "",
-                     static_cast<int>(runtime.mla_form), origin,
+  const std::string card = gpu == nullptr ? "" : fmt::format("-{}-{}-layers{}", gpu->card, gpu->num_layers, gpu->options.exact ? "-exact" : "");
+  return fmt::format("{}-{}{}-{}-{}{}{}", identity, IsaName(runtime.isa), runtime.deterministic ? "-deterministic" : "",
+                     static_cast<int>(runtime.mla_form), origin, card,
                      generated ? fmt::format("-{}-{}-{}", options.dummy, options.dummy_layers, options.dummy_type) : "");
 }
 

@@ -38,6 +38,7 @@ struct ModelOptions {
   int64_t kv_tokens = 0;         // KV capacity over all sequences; 0: max_seqs * context
   int64_t swap_tokens = 0;       // KV capacity for preempted sequences, beside it (EngineOptions::preemption)
   int32_t block_tokens = 16;
+  int64_t kv_host_bytes = 0;     // as EngineOptions has it, beside the rest of the memory plan
   std::string kv_disk_dir = "";  // as EngineOptions has it, with the next: then blocks are named by every byte of the weights
   int64_t kv_disk_bytes = 0;
   bool names_every_byte = false; // so too, for a KV cache in a file

@@ -40,20 +40,19 @@ struct KvGroupUsage {
       0;  // places for tokens in used blocks that hold none (a shared last block counts once a holder)
 };
 
-// A block that Publish made known.
-struct PublishedBlock {
-  int32_t group = 0;
-  int32_t block = 0;
-  BlockKey key;
-};
-
-// A block that another tier has.
+// What a block holds, as every tier names it.
 struct TierBlock {
   int32_t group = 0;
   BlockKey key;
   BlockKey parent;  // of the block in front of it
   bool has_parent = false;
   bool operator==(const TierBlock&) const = default;
+};
+
+// A block that Publish made known.
+struct PublishedBlock {
+  TierBlock what;
+  KeepTerms terms = {};
 };
 
 class BlockManager {
@@ -114,12 +113,12 @@ class BlockManager {
                const KeepTerms& terms = {});
   // What Publish makes known is appended to it from now on (null: no more).
   void ReportPublished(std::vector<PublishedBlock>* published) { published_ = published; }
-  // As FindPrefix, if what `elsewhere` says yes to were cached too. `missing`: those of its blocks that are not,
-  // each behind the one that it stands on.
+  // As FindPrefix, if what `elsewhere` says yes to were cached too.
   using ElsewhereHas = std::function<bool(int32_t group, const BlockKey& key)>;
-  int32_t FindPrefixWith(std::span<const BlockKey> page_keys, int32_t max_tokens, const ElsewhereHas& elsewhere,
-                         std::vector<TierBlock>* missing) const;
-  // A free block becomes a cached one that holds what `wanted` names; the caller fills it at once. kNoBlock: it is
+  int32_t FindPrefixWith(std::span<const BlockKey> page_keys, int32_t max_tokens, const ElsewhereHas& elsewhere) const;
+  // The blocks of a prefix that a sequence standing behind it would read, each behind the one that it stands on.
+  void ListPrefix(std::span<const BlockKey> page_keys, int32_t num_tokens, std::vector<TierBlock>* blocks) const;
+  // A free block becomes a cached one that holds what `wanted` names; whoever reads it reads what the caller fills it with. kNoBlock: it is
   // cached already, there is no free block, or the one in front of it is not cached.
   int32_t Restore(const TierBlock& wanted, const KeepTerms& terms);
   // The cached ones of these pages, from the first on, go after all others / no longer do. A pin is refused
@@ -154,6 +153,7 @@ class BlockManager {
   int32_t LongestPrefix(std::span<const BlockKey> page_keys, int32_t max_tokens, const Has& has) const;
   template <typename Has>
   bool HasPage(int32_t group, std::span<const BlockKey> page_keys, int32_t page, const Has& has) const;
+  TierBlock NameBlock(int32_t group, std::span<const BlockKey> page_keys, int32_t at) const;
   int32_t FirstRead(int32_t group, int32_t position) const;
   // Of a table of num_tokens tokens: its entries, and the first that a token behind them reads.
   int32_t NumEntries(int32_t group, int32_t num_tokens) const;

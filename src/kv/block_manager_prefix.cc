@@ -48,25 +48,31 @@ int32_t BlockManager::FindPrefix(std::span<const BlockKey> page_keys, int32_t ma
                        [this](int32_t g, const BlockKey& key) { return pool(g).index()->Find(key) >= 0; });
 }
 
-int32_t BlockManager::FindPrefixWith(std::span<const BlockKey> page_keys, int32_t max_tokens,
-                                     const ElsewhereHas& elsewhere, std::vector<TierBlock>* missing) const {
-  missing->clear();
-  const int32_t num_tokens = LongestPrefix(page_keys, max_tokens, [&](int32_t g, const BlockKey& key) {
+// Of the block at entry `at` of a table. Windowed blocks are let go of from the front, so there nothing stands on another.
+TierBlock BlockManager::NameBlock(int32_t g, std::span<const BlockKey> page_keys, int32_t at) const {
+  const int32_t per_page = page_tokens_ / group(g).block_tokens;
+  const auto key_at = [&](int32_t i) { return KeyInPage(page_keys[static_cast<size_t>(i / per_page)], i % per_page); };
+  const bool has_parent = group(g).window == 0 && at > 0 && group(g).Keeps(at - 1);
+  return {.group = g, .key = key_at(at), .parent = has_parent ? key_at(at - 1) : BlockKey{}, .has_parent = has_parent};
+}
+
+int32_t BlockManager::FindPrefixWith(std::span<const BlockKey> page_keys, int32_t max_tokens, const ElsewhereHas& elsewhere) const {
+  return LongestPrefix(page_keys, max_tokens, [&](int32_t g, const BlockKey& key) {
     return pool(g).index()->Find(key) >= 0 || elsewhere(g, key);
   });
+}
+
+void BlockManager::ListPrefix(std::span<const BlockKey> page_keys, int32_t num_tokens, std::vector<TierBlock>* blocks) const {
+  blocks->clear();
   for (int32_t page = 0; page < num_tokens / page_tokens_; ++page) {
     for (int32_t g = 0; g < num_groups(); ++g) {
       const int32_t per_page = page_tokens_ / group(g).block_tokens;
-      const auto key_at = [&](int32_t at) { return KeyInPage(page_keys[static_cast<size_t>(at / per_page)], at % per_page); };
-      for (int32_t at = page * per_page; at < (page + 1) * per_page; ++at) {
-        if (at < FirstRead(g, num_tokens) / group(g).block_tokens || !group(g).Keeps(at)) continue;
-        if (pool(g).index()->Find(key_at(at)) >= 0) continue;
-        const bool has_parent = group(g).window == 0 && group(g).Keeps(at - 1);
-        missing->push_back({.group = g, .key = key_at(at), .parent = has_parent ? key_at(at - 1) : BlockKey{}, .has_parent = has_parent});
+      const int32_t first = std::max(page * per_page, FirstRead(g, num_tokens) / group(g).block_tokens);
+      for (int32_t at = first; at < (page + 1) * per_page; ++at) {
+        if (group(g).Keeps(at)) blocks->push_back(NameBlock(g, page_keys, at));
       }
     }
   }
-  return num_tokens;
 }
 
 int32_t BlockManager::Restore(const TierBlock& wanted, const KeepTerms& terms) {
@@ -140,7 +146,7 @@ void BlockManager::Publish(int32_t slot, std::span<const BlockKey> page_keys, si
         if (parent != kNoBlock && !index->Contains(parent)) parent = kNoBlock;
         const bool inserted = index->Insert(block, KeyInPage(page_keys[page], i), parent, terms);
         if (inserted && published_ != nullptr) {
-          published_->push_back({.group = g, .block = block, .key = KeyInPage(page_keys[page], i)});
+          published_->push_back({.what = NameBlock(g, page_keys, static_cast<int32_t>(at)), .terms = terms});
         }
       }
     }

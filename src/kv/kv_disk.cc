@@ -1,4 +1,4 @@
-// KvDisk: what its callers see, and how it begins. The thread's work is in kv_disk_io.cc.
+// KvDisk: what its callers see, and how it begins. The threads' work is in kv_disk_io.cc and kv_disk_read.cc.
 #include "kv/kv_disk.h"
 
 #include <dirent.h>
@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::string_view kPrefix = "kv-", kSuffix = ".segment";
 constexpr int64_t kSegments = 16;    // that fill the directory
-constexpr size_t kSpareBuffers = 8;
 
 // 0: not the name of a segment.
 uint64_t NumberOf(std::string_view name) {
@@ -62,7 +61,8 @@ Result<std::unique_ptr<KvDisk>> KvDisk::Open(const KvDiskOptions& options, std::
   }
   std::unique_ptr<KvDisk> disk(new KvDisk(options, identity, std::move(block_bytes)));
   RETURN_IF_ERROR(disk->Prepare());
-  disk->thread_ = std::thread([raw = disk.get()] { raw->Run(); });
+  disk->threads_.emplace_back([raw = disk.get()] { raw->Run(); });
+  for (int32_t i = 0; i < options.num_readers; ++i) disk->threads_.emplace_back([raw = disk.get()] { raw->RunReader(); });
   return disk;
 }
 
@@ -81,16 +81,14 @@ Status KvDisk::Prepare() {
 }
 
 KvDisk::~KvDisk() {
-  if (thread_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
   }
+  wake_writer_.notify_all();
+  wake_readers_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
   if (write_fd_ >= 0) ::close(write_fd_);
-  if (read_fd_ >= 0) ::close(read_fd_);
   if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
@@ -156,60 +154,53 @@ bool KvDisk::Touch(int32_t group, const BlockKey& key) {
   return true;
 }
 
-std::vector<std::byte> KvDisk::TakeBuffer(int32_t group) {
-  std::vector<std::byte> buffer;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!buffers_.empty()) {
-      buffer = std::move(buffers_.back());
-      buffers_.pop_back();
-    }
-  }
-  buffer.resize(static_cast<size_t>(BlockBytes(group)));
-  return buffer;
+bool KvDisk::HasRoom(int32_t group, int64_t others) const {
+  const std::lock_guard lock(mutex_);
+  const int64_t in_front = queued_bytes_ + others;
+  return in_front == 0 || in_front + BlockBytes(group) <= options_.max_queued_bytes;
 }
 
-void KvDisk::GiveBuffer(std::vector<std::byte> buffer) {
+bool KvDisk::paused() const {
   const std::lock_guard lock(mutex_);
-  if (buffers_.size() < kSpareBuffers) buffers_.push_back(std::move(buffer));
+  return paused_until_us_ != 0 && SteadyClock().NowUs() < paused_until_us_;
 }
 
-bool KvDisk::CanWrite(int32_t group) {
+void KvDisk::CountRefused() {
   const std::lock_guard lock(mutex_);
-  const bool room = writes_.empty() || queued_bytes_ + BlockBytes(group) <= options_.max_queued_bytes;
-  const bool paused = paused_until_us_ != 0 && SteadyClock().NowUs() < paused_until_us_;
-  if (room && !paused) return true;
   ++stats_.refused_blocks;
-  return false;
 }
 
-void KvDisk::Write(int32_t group, const BlockKey& key, std::vector<std::byte> bytes) {
+void KvDisk::Write(uint64_t tag, int32_t group, const BlockKey& key, std::span<const std::byte> bytes) {
   CHECK(static_cast<int64_t>(bytes.size()) == BlockBytes(group)) << bytes.size() << " bytes of a block of group " << group;
   {
     const std::lock_guard lock(mutex_);
     const Id id{key, group};
-    if (!entries_.emplace(id, Entry{}).second) return;  // known
+    if (!entries_.emplace(id, Entry{}).second) {  // known
+      done_.push_back({.tag = tag, .is_read = false, .ok = true});
+      return;
+    }
     queued_bytes_ += BlockBytes(group);
-    writes_.push_back({.id = id, .ticket = 0, .generation = generation_, .bytes = std::move(bytes)});
+    writes_.push_back({.id = id, .tag = tag, .generation = generation_, .bytes = bytes});
   }
-  wake_.notify_one();
+  wake_writer_.notify_one();
 }
 
-void KvDisk::StartRead(uint64_t ticket, int32_t group, const BlockKey& key) {
+void KvDisk::StartRead(uint64_t tag, int32_t group, const BlockKey& key, std::span<std::byte> out) {
+  CHECK(static_cast<int64_t>(out.size()) == BlockBytes(group)) << out.size() << " bytes for a block of group " << group;
   {
     const std::lock_guard lock(mutex_);
-    reads_.push_back({.id = {key, group}, .ticket = ticket, .generation = generation_, .bytes = {}});
+    reads_.push_back({.id = {key, group}, .tag = tag, .generation = generation_, .out = out});
   }
-  wake_.notify_one();
+  wake_readers_.notify_one();
 }
 
-void KvDisk::TakeReads(std::vector<Read>* reads) {
+void KvDisk::TakeDone(std::vector<Done>* done) {
+  done->clear();
   const std::lock_guard lock(mutex_);
-  for (Read& read : done_) reads->push_back(std::move(read));
-  done_.clear();
+  done->swap(done_);
 }
 
-void KvDisk::WaitForRead(int64_t timeout_us) {
+void KvDisk::WaitForDone(int64_t timeout_us) {
   std::unique_lock lock(mutex_);
   ended_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return !done_.empty(); });
 }
@@ -219,16 +210,19 @@ void KvDisk::Forget() {
     const std::lock_guard lock(mutex_);
     entries_.clear();
     ++generation_;
-    for (Job& job : writes_) queued_bytes_ -= static_cast<int64_t>(job.bytes.size());
+    for (const Job& job : writes_) {
+      queued_bytes_ -= static_cast<int64_t>(job.bytes.size());
+      done_.push_back({.tag = job.tag, .is_read = false, .ok = false});
+    }
     writes_.clear();
     forget_ = true;
   }
-  wake_.notify_one();
+  wake_writer_.notify_one();
 }
 
 void KvDisk::Flush() {
   std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return writes_.empty() && reads_.empty() && !forget_ && !busy_; });
+  ended_.wait(lock, [this] { return writes_.empty() && reads_.empty() && num_reading_ == 0 && !forget_ && !busy_; });
 }
 
 KvTierStats KvDisk::stats() const {

@@ -1,6 +1,7 @@
 // KvDisk: KV blocks in files, so that prefixes outlive memory and the process. Append-only segments
 // (kv_segment.h) in one directory; an index in memory, rebuilt from the records' headers at Open. All file work
-// but that of Open is done by one thread, reads before writes; nobody who calls waits for the disk.
+// but that of Open is done by threads: one writes, some read, and while they do it waits; nobody who calls waits for the disk.
+// Blocks stand in the caller's memory, which is the disk's until TakeDone says so.
 // Invariants: what a read brings is what was written under that key, bit for bit, or nothing: payloads are
 // checked, and an unreadable block is forgotten. Files never take more than max_bytes together. No error of
 // the disk reaches the caller: a full disk pauses writing. Nothing is synced: after a kill -9 all is there that
@@ -15,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -32,15 +34,16 @@ struct KvDiskOptions {
   std::string dir = "";        // "": no disk tier
   int64_t max_bytes = 0;
   int64_t max_queued_bytes = 64 << 20;  // that wait to be written; more are refused
+  int32_t num_readers = 1;     // reads at a time: one alone has neither the disk's rate nor, of what lies in memory, the machine's
   int32_t retry_ms = 10'000;   // after a failed write nothing is written for so long
 };
 
 class KvDisk {
  public:
-  struct Read {
-    uint64_t ticket = 0;
+  struct Done {
+    uint64_t tag = 0;  // the caller's
+    bool is_read = false;
     bool ok = false;
-    std::vector<std::byte> bytes;
   };
 
   // identity: what contents depend on beside keys. block_bytes: by group. The directory is made if need be, and belongs to
@@ -56,17 +59,18 @@ class KvDisk {
   bool Contains(int32_t group, const BlockKey& key) const;
   // So too; and somebody uses what it holds.
   bool Touch(int32_t group, const BlockKey& key);
-  // A block's bytes, to be filled and given to Write.
-  std::vector<std::byte> TakeBuffer(int32_t group);
-  void GiveBuffer(std::vector<std::byte> buffer);
-  // There is room in the queue; false counts as a refusal.
-  bool CanWrite(int32_t group);
-  void Write(int32_t group, const BlockKey& key, std::vector<std::byte> bytes);
-  void StartRead(uint64_t ticket, int32_t group, const BlockKey& key);
-  // The reads that ended, in the order of their starts.
-  void TakeReads(std::vector<Read>* reads);
-  // Until there is one to take, at most so long.
-  void WaitForRead(int64_t timeout_us);
+  // There is room in the queue, behind `others` bytes that will come first.
+  bool HasRoom(int32_t group, int64_t others = 0) const;
+  // Nothing is written for a while.
+  bool paused() const;
+  // A block was not written, since there was no room, or writing is paused.
+  void CountRefused();
+  void Write(uint64_t tag, int32_t group, const BlockKey& key, std::span<const std::byte> bytes);
+  void StartRead(uint64_t tag, int32_t group, const BlockKey& key, std::span<std::byte> out);
+  // What has ended, in no order.
+  void TakeDone(std::vector<Done>* done);
+  // Until there is something to take, at most so long.
+  void WaitForDone(int64_t timeout_us);
   // Everything of this model is forgotten, on the disk too.
   void Forget();
   // Until all is written that was queued.
@@ -97,9 +101,10 @@ class KvDisk {
   };
   struct Job {
     Id id;
-    uint64_t ticket = 0;
+    uint64_t tag = 0;
     uint64_t generation = 0;
-    std::vector<std::byte> bytes;  // of a write
+    std::span<std::byte> out = {};          // of a read
+    std::span<const std::byte> bytes = {};  // of a write
   };
 
   KvDisk(const KvDiskOptions& options, std::string_view identity, std::vector<int64_t> block_bytes);
@@ -109,12 +114,15 @@ class KvDisk {
   std::string PathOf(uint64_t number) const;
   int64_t BlockBytes(int32_t group) const { return block_bytes_[static_cast<size_t>(group)]; }
 
-  // Of the thread.
+  // Of the threads that read (kv_disk_read.cc).
+  void RunReader();
+  bool DoRead(const Job& job);
+  bool CopyQueued(const Job& job) const;
+  bool ReadBlock(const Id& id, const Entry& entry, std::span<std::byte> out) const;
+  void CountTime(int32_t num_begun);
+  // Of the one that writes (kv_disk_io.cc).
   void Run();
-  void DoRead(Job job);
-  bool ReadBlock(const Id& id, const Entry& entry, std::vector<std::byte>* bytes);
-  bool OpenForReading(uint64_t number);
-  void DoWrite(Job job);
+  void DoWrite(const Job& job);
   bool Append(const Id& id, std::span<const std::byte> payload, Entry* entry);
   bool BeginSegment();
   void EndSegment();
@@ -130,33 +138,35 @@ class KvDisk {
   int64_t segment_bytes_ = 0;
   int lock_fd_ = -1;
 
-  // The thread's own; before it starts, Open's.
+  // The writing thread's own; before it starts, Open's.
   std::deque<Segment> segments_;  // oldest first; the last may be open
   int write_fd_ = -1;
   int64_t write_offset_ = 0;
-  int read_fd_ = -1;
-  uint64_t read_segment_ = 0;
   uint64_t next_number_ = 1;
   int64_t total_bytes_ = 0;
   bool dropping_ = false;
-  double rate_bytes_ = 0, rate_seconds_ = 0;
 
   mutable std::mutex mutex_;
-  std::condition_variable wake_;   // of the thread
-  std::condition_variable ended_;  // a read has, or nothing is left to do
+  std::condition_variable wake_writer_;
+  std::condition_variable wake_readers_;
+  std::condition_variable ended_;  // something has, or nothing is left to do
   std::unordered_map<Id, Entry, IdHash> entries_;
   std::deque<Job> reads_, writes_;
-  std::deque<Read> done_;
-  std::vector<std::vector<std::byte>> buffers_;
+  const Job* writing_ = nullptr;
+  std::vector<Done> done_;
   int64_t queued_bytes_ = 0;
   uint64_t generation_ = 0;  // Forget begins another
   bool forget_ = false;
-  bool busy_ = false;
+  bool busy_ = false;        // the one that writes
   bool stop_ = false;
   int64_t paused_until_us_ = 0;
   KvTierStats stats_;
+  // Reads, at one time as many as there are.
+  int32_t num_reading_ = 0;
+  int64_t counted_us_ = 0;
+  double rate_bytes_ = 0, rate_seconds_ = 0;
 
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace cachalot

@@ -1,5 +1,5 @@
-// KvDisk's thread: reads first, then what waits to be written. Fault points: "kvdisk.read" (a read fails),
-// "kvdisk.write" (the disk is full), "kvdisk.torn" (it is after half of a record).
+// KvDisk's thread that writes, when nobody reads. Fault points: "kvdisk.write" (the disk is full), "kvdisk.torn" (it is after
+// half of a record).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -17,7 +17,6 @@
 namespace cachalot {
 namespace {
 
-constexpr double kRateMemory = 0.9;  // of older reads, at each
 constexpr int64_t kHeader = kRecordHeaderBytes;
 
 // 0, or the error.
@@ -32,40 +31,24 @@ int WriteAll(int fd, int64_t offset, std::span<const std::byte> bytes) {
   return 0;
 }
 
-bool ReadAll(int fd, int64_t offset, std::span<std::byte> out) {
-  while (!out.empty()) {
-    const ssize_t n = ::pread(fd, out.data(), out.size(), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    offset += n;
-    out = out.subspan(static_cast<size_t>(n));
-  }
-  return true;
-}
-
 }  // namespace
 
 void KvDisk::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wake_.wait(lock, [this] { return stop_ || forget_ || !reads_.empty() || !writes_.empty(); });
+    wake_writer_.wait(lock, [this] { return stop_ || forget_ || (!writes_.empty() && reads_.empty() && num_reading_ == 0); });
     busy_ = true;
     if (forget_) {
       lock.unlock();
       RemoveOurs();
       lock.lock();
       forget_ = false;
-    } else if (!reads_.empty()) {
-      Job job = std::move(reads_.front());
-      reads_.pop_front();
-      lock.unlock();
-      DoRead(std::move(job));
-      lock.lock();
     } else if (!writes_.empty()) {
-      Job job = std::move(writes_.front());
+      const Job job = writes_.front();
       writes_.pop_front();
+      writing_ = &job;
       lock.unlock();
-      DoWrite(std::move(job));
+      DoWrite(job);
       lock.lock();
     } else {
       return;  // stop_, and nothing is left
@@ -76,70 +59,14 @@ void KvDisk::Run() {
   }
 }
 
-void KvDisk::DoRead(Job job) {
-  Read read{.ticket = job.ticket, .ok = false, .bytes = TakeBuffer(job.id.group)};
-  Entry entry;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(job.id);
-    if (found != entries_.end()) entry = found->second;
-    // It still waits to be written.
-    const auto queued = std::find_if(writes_.begin(), writes_.end(), [&](const Job& write) { return write.id == job.id; });
-    if (found != entries_.end() && entry.segment == kQueued && queued != writes_.end()) {
-      read.bytes = queued->bytes;
-      read.ok = true;
-    }
-  }
-  bool unreadable = false;
-  if (entry.segment != kQueued) {
-    const int64_t begin_us = SteadyClock().NowUs();
-    read.ok = ReadBlock(job.id, entry, &read.bytes);
-    const int64_t num_bytes = BlockBytes(job.id.group);
-    rate_bytes_ = rate_bytes_ * kRateMemory + static_cast<double>(num_bytes);
-    rate_seconds_ = rate_seconds_ * kRateMemory + static_cast<double>(std::max<int64_t>(1, SteadyClock().NowUs() - begin_us)) * 1e-6;
-    unreadable = !read.ok;
-  }
-  const std::lock_guard lock(mutex_);
-  if (read.ok) {
-    ++stats_.read_blocks;
-    stats_.read_bytes += BlockBytes(job.id.group);
-    stats_.read_bytes_per_second = rate_bytes_ / rate_seconds_;
-  }
-  if (unreadable) {
-    ++stats_.unreadable_blocks;
-    const auto found = entries_.find(job.id);
-    if (found != entries_.end() && found->second.segment == entry.segment) entries_.erase(found);
-  }
-  if (job.generation != generation_) read.ok = false;
-  done_.push_back(std::move(read));
-}
-
-bool KvDisk::OpenForReading(uint64_t number) {
-  if (read_fd_ >= 0 && read_segment_ == number) return true;
-  if (read_fd_ >= 0) ::close(read_fd_);
-  read_fd_ = ::open(PathOf(number).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  read_segment_ = number;
-  return read_fd_ >= 0;
-}
-
-bool KvDisk::ReadBlock(const Id& id, const Entry& entry, std::vector<std::byte>* bytes) {
-  if (!OpenForReading(entry.segment) || FaultHits("kvdisk.read")) return false;
-  std::array<std::byte, kRecordHeaderBytes> header;
-  KvRecord record;
-  if (!ReadAll(read_fd_, entry.offset, header) || !DecodeRecordHeader(header, fingerprint_, &record)) return false;
-  if (record.key != id.key || record.group != id.group || record.num_bytes != BlockBytes(id.group)) return false;
-  bytes->resize(static_cast<size_t>(record.num_bytes));
-  return ReadAll(read_fd_, entry.offset + kHeader, *bytes) &&
-         PayloadChecksum(id.key, fingerprint_, *bytes) == record.checksum;
-}
-
-void KvDisk::DoWrite(Job job) {
+void KvDisk::DoWrite(const Job& job) {
   Entry entry;
   const auto num_bytes = static_cast<int64_t>(job.bytes.size());
   const bool written = Append(job.id, job.bytes, &entry);
-  GiveBuffer(std::move(job.bytes));
   const std::lock_guard lock(mutex_);
+  writing_ = nullptr;
   queued_bytes_ -= num_bytes;
+  done_.push_back({.tag = job.tag, .is_read = false, .ok = written});
   if (job.generation != generation_) return;
   const auto found = entries_.find(job.id);
   CHECK(found != entries_.end() && found->second.segment == kQueued) << "a queued block was forgotten";
@@ -246,7 +173,8 @@ void KvDisk::DropOldest() {
     }
     const int64_t num_bytes = kHeader + BlockBytes(id.group);
     Entry moved;
-    const bool moves = entry.used && num_bytes <= room && ReadBlock(id, entry, &bytes) && Append(id, bytes, &moved);
+    bytes.resize(static_cast<size_t>(BlockBytes(id.group)));
+    const bool moves = entry.used && num_bytes <= room && ReadBlock(id, entry, bytes) && Append(id, bytes, &moved);
     const std::lock_guard lock(mutex_);
     if (generation != generation_) break;
     if (moves) {
@@ -259,10 +187,6 @@ void KvDisk::DropOldest() {
     }
   }
   dropping_ = false;
-  if (read_segment_ == oldest.number && read_fd_ >= 0) {
-    ::close(read_fd_);
-    read_fd_ = -1;
-  }
   if (::unlink(PathOf(oldest.number).c_str()) != 0 && errno != ENOENT) {
     LOG_WARN("{}: cannot be removed: {}", PathOf(oldest.number), std::strerror(errno));
   }
@@ -273,8 +197,6 @@ void KvDisk::DropOldest() {
 
 void KvDisk::RemoveOurs() {
   if (write_fd_ >= 0) EndSegment();
-  if (read_fd_ >= 0) ::close(read_fd_);
-  read_fd_ = -1;
   std::deque<Segment> others;
   for (Segment& segment : segments_) {
     if (segment.ours && (::unlink(PathOf(segment.number).c_str()) == 0 || errno == ENOENT)) {

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <random>
 
 #include "base/fault.h"
@@ -43,33 +44,40 @@ class KvDiskTest : public ::testing::Test {
   }
   void Open(std::string_view identity = "model-a") {
     disk_.reset();
-    auto disk = KvDisk::Open({.dir = dir_.string(), .max_bytes = max_bytes_, .retry_ms = retry_ms_}, identity, kBlockBytes);
+    auto disk = KvDisk::Open({.dir = dir_.string(), .max_bytes = max_bytes_, .num_readers = 3, .retry_ms = retry_ms_}, identity, kBlockBytes);
     ASSERT_TRUE(disk.ok()) << disk.status().ToString();
     disk_ = std::move(*disk);
   }
   bool Write(int32_t group, uint64_t n) {
-    if (!disk_->CanWrite(group)) return false;
-    std::vector<std::byte> buffer = disk_->TakeBuffer(group);
-    const auto content = Content(group, n);
-    std::copy(content.begin(), content.end(), buffer.begin());
-    disk_->Write(group, Key(n), std::move(buffer));
+    Take();
+    if (disk_->paused() || !disk_->HasRoom(group)) {
+      disk_->CountRefused();
+      return false;
+    }
+    const auto& bytes = written_[++tag_] = Content(group, n);
+    disk_->Write(tag_, group, Key(n), bytes);
     return true;
+  }
+  // What was written is the disk's until it says so.
+  void Take() {
+    disk_->TakeDone(&done_);
+    for (const KvDisk::Done& done : done_) {
+      if (done.is_read) {
+        ended_.emplace(done.tag, done.ok);
+      } else {
+        EXPECT_EQ(written_.erase(done.tag), 1u);
+      }
+    }
   }
   // Whether the block is there; what there is must be right.
   bool Read(int32_t group, uint64_t n) {
-    disk_->StartRead(++ticket_, group, Key(n));
-    std::vector<KvDisk::Read> reads;
-    while (reads.empty()) {
-      disk_->WaitForRead(1'000'000);
-      disk_->TakeReads(&reads);
+    std::vector<std::byte> bytes(static_cast<size_t>(kBlockBytes[static_cast<size_t>(group)]));
+    disk_->StartRead(++tag_, group, Key(n), bytes);
+    for (Take(); !ended_.contains(tag_); Take()) disk_->WaitForDone(1'000'000);
+    if (ended_.at(tag_)) {
+      EXPECT_EQ(bytes, Content(group, n)) << "block " << n << " of group " << group;
     }
-    EXPECT_EQ(reads[0].ticket, ticket_);
-    if (reads[0].ok) {
-      EXPECT_EQ(reads[0].bytes, Content(group, n)) << "block " << n << " of group " << group;
-    }
-    const bool ok = reads[0].ok;
-    disk_->GiveBuffer(std::move(reads[0].bytes));
-    return ok;
+    return ended_.at(tag_);
   }
   int64_t CountReadable(uint64_t begin, uint64_t end) {
     int64_t count = 0;
@@ -104,7 +112,10 @@ class KvDiskTest : public ::testing::Test {
   fs::path dir_;
   int64_t max_bytes_ = 1 << 20;
   int32_t retry_ms_ = 10'000;
-  uint64_t ticket_ = 0;
+  uint64_t tag_ = 0;
+  std::vector<KvDisk::Done> done_;
+  std::map<uint64_t, std::vector<std::byte>> written_;  // by tag
+  std::map<uint64_t, bool> ended_;                      // reads
   std::unique_ptr<KvDisk> disk_;
 };
 

@@ -149,6 +149,7 @@ Status CudaRuntime::BuildDevice() {
   const Model& model = *d.model.model;
   const ModelSpec& spec = model.spec();
   RETURN_IF_ERROR(FromCuda(backend_->stream_create(false, &d.stream)));
+  RETURN_IF_ERROR(d.transfers.Create(backend_, num_transfers_));
   RETURN_IF_ERROR(FromCuda(backend_->matmul_init(&d.matmul_plans)));
   ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(SequenceGroups(model.kv_groups(), o), KvOptions(o, backend_)));
   const int64_t bytes = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, nullptr).total_bytes;
@@ -215,7 +216,9 @@ Status CudaRuntime::BuildDevice() {
            .kv_groups = d.kv.infos(),
            .device_drafts = DraftsOnGpu(o) ? o.drafts : DraftKind::kNone,
            .draft_cost = DraftsOnGpu(o) ? MtpCost(spec) : 0,
-           .accepts_by_lot = o.accept_fixed >= 0};
+           .accepts_by_lot = o.accept_fixed >= 0,
+           .kv_identity = o.kv_identity};
+  for (int32_t g = 0; g < static_cast<int32_t>(info_.kv_groups.size()); ++g) info_.kv_on_device = info_.kv_on_device || d.kv.OnGpu(g);
   next_step_ = next_collect_ = 0;
   built_ = true;
   return Status::Ok();
@@ -269,6 +272,7 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
   d.step.status = Status::Ok();
   Order(plan, &step);
   CountDrafts(plan, &step);
+  RETURN_IF_ERROR(d.transfers.LetWait(d.stream));
   for (const BlockMove& move : plan.swap_outs) {
     if (d.kv.OnGpu(move.group)) RETURN_IF_ERROR(d.kv.SwapOutOfGpu(move, d.stream));
     else d.kv.SwapOut(move);
@@ -437,22 +441,6 @@ void CudaRuntime::CountBytes(const InFlight& step) {
       moved_bytes_ += read * token_bytes;
     }
   }
-}
-
-// --- Faults ---
-
-Status CudaRuntime::Recover() {
-  bool lost = FaultHits("device.rebuild");
-  if (device_ != nullptr) {
-    for (InFlight& step : device_->in_flight) step.active = false;
-    next_step_ = next_collect_ = 0;
-    device_->step.status = Status::Ok();
-    if (built_ && !lost && FromCuda(backend_->stream_synchronize(device_->stream)).ok()) return Status::Ok();
-  }
-  LOG_WARN("the GPU is lost: it is reset and the model is loaded again");
-  device_.reset();
-  RETURN_IF_ERROR(FromCuda(backend_->reset_device()));
-  return BuildDevice();
 }
 
 }  // namespace cachalot

@@ -49,6 +49,15 @@ class CudaRuntime final : public StepExecutor {
   Status Collect(StepResult* result) override;
   // Waits for the device. Where it is lost, it is reset, the weights are loaded and all state is built anew.
   Status Recover() override;
+  // KV blocks from outside (runtime/cuda_transfers.h).
+  bool can_move_blocks() const override { return true; }
+  Status ReadBlock(int32_t group, int32_t block, std::span<std::byte> out) override;
+  Status WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) override;
+  Status StartTransfers(std::span<const BlockTransfer> transfers) override;
+  Result<int64_t> TransfersDone() override;
+  double transfer_bytes_per_second() const override;
+  Status PinHost(std::span<std::byte> memory) override;
+  void UnpinHost(std::span<std::byte> memory) override;
 
   // What a step must read at least: every dense weight once, the experts that got a token, the cached tokens.
   int64_t moved_bytes() const override { return moved_bytes_; }
@@ -125,6 +134,7 @@ class CudaRuntime final : public StepExecutor {
   MlaForm mla_form_ = MlaForm::kByCost;
   std::vector<int32_t> buckets_;
   bool built_ = false;  // device_ is whole
+  std::vector<std::span<std::byte>> pinned_;  // of others
   int64_t num_graph_launches_ = 0;
   int64_t moved_bytes_ = 0;
   uint64_t next_step_ = 0;    // of launches: says whose buffers are used

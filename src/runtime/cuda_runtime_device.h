@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/cuda_runtime.h"
+#include "runtime/cuda_transfers.h"
 #include "runtime/draft_activity.h"
 
 namespace cachalot {
@@ -58,6 +59,7 @@ struct CudaRuntime::Device {
   CudaBuffer step_buffer;
   CudaStepMemory memory;
   void* stream = nullptr;
+  CudaTransfers transfers;
   void* matmul_plans = nullptr;
   std::array<InFlight, 2> in_flight;
   struct Graph {

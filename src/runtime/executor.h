@@ -30,6 +30,15 @@ struct ExecutorInfo {
   double draft_cost = 0;           // what it reads to draft a token, of what it reads in a step: an estimate
   bool accepts_by_lot = false;     // benchmarks: drafts are accepted right or wrong
   std::string kv_identity = "";    // what KV contents depend on beside the tokens: weights, KV types
+  bool kv_on_device = false;       // KV blocks lie in a device's memory, so that the host's is a tier below it
+};
+
+// A whole block between where steps use it and the host's memory.
+struct BlockTransfer {
+  int32_t group = 0;
+  int32_t block = 0;
+  bool into_block = false;    // otherwise out of it
+  std::byte* host = nullptr;  // the block's bytes
 };
 
 class StepExecutor {
@@ -52,6 +61,28 @@ class StepExecutor {
   virtual bool can_move_blocks() const { return false; }
   virtual Status ReadBlock(int32_t group, int32_t block, std::span<std::byte> out) { return Unsupported("this executor gives no KV blocks away"); }
   virtual Status WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) { return Unsupported("this executor takes no KV blocks"); }
+  // The same beside the steps: one after the other, in this order. Steps that are launched later wait for them, nobody who calls does.
+  // The host's memory must not change, and is not to be read, before they are done. An error is one of the device.
+  virtual Status StartTransfers(std::span<const BlockTransfer> transfers) {
+    for (const BlockTransfer& transfer : transfers) RETURN_IF_ERROR(Transfer(transfer));
+    num_transfers_ += static_cast<int64_t>(transfers.size());
+    return Status::Ok();
+  }
+  // How many are done since the start; behind Recover all of them, whatever they did.
+  virtual Result<int64_t> TransfersDone() { return num_transfers_; }
+  // Bytes a second into blocks, as measured lately. 0: not yet.
+  virtual double transfer_bytes_per_second() const { return 0; }
+  // Memory of the host that transfers use: where there is a device it is page-locked, until it is let go of.
+  virtual Status PinHost(std::span<std::byte> memory) { return Status::Ok(); }
+  virtual void UnpinHost(std::span<std::byte> memory) {}
+
+ protected:
+  Status Transfer(const BlockTransfer& transfer) {
+    const std::span bytes(transfer.host, static_cast<size_t>(info().kv_groups[static_cast<size_t>(transfer.group)].block_bytes));
+    return transfer.into_block ? WriteBlock(transfer.group, transfer.block, bytes) : ReadBlock(transfer.group, transfer.block, bytes);
+  }
+
+  int64_t num_transfers_ = 0;  // started
 };
 
 }  // namespace cachalot

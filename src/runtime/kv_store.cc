@@ -160,6 +160,13 @@ std::span<std::byte> KvStore::BlockBytes(int32_t group, int32_t block) {
   return {pools_[g].data() + block * bytes, static_cast<size_t>(bytes)};
 }
 
+std::span<std::byte> KvStore::DeviceBytes(int32_t group, int32_t block) const {
+  const auto g = static_cast<size_t>(group);
+  const int64_t bytes = infos_[g].block_bytes;
+  CHECK(OnGpu(group) && block >= 0 && block < infos_[g].num_blocks) << "block " << block << " of group " << group;
+  return {device_pools_[g].data() + block * bytes, static_cast<size_t>(bytes)};
+}
+
 void KvStore::SwapOut(const BlockMove& move) {
   const auto group = static_cast<size_t>(move.group);
   const int64_t bytes = infos_[group].block_bytes;

@@ -42,6 +42,8 @@ class KvStore {
   void SwapOut(const BlockMove& move);
   void SwapIn(const BlockMove& move);
   std::span<std::byte> BlockBytes(int32_t group, int32_t block);
+  // Of a group on the GPU: device memory.
+  std::span<std::byte> DeviceBytes(int32_t group, int32_t block) const;
   // Of a group on the GPU, in the stream's order.
   Status CopyOnGpu(const BlockCopy& copy, void* stream) const;
   Status SwapOutOfGpu(const BlockMove& move, void* stream) const;

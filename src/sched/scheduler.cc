@@ -379,6 +379,7 @@ void Scheduler::LeaveSlot(Sequence* seq) {
   blocks_.Free(seq->slot, seq->last_step);
   Vacate(seq);
   seq->num_computed = 0;
+  seq->is_sought = false;  // what it computed may be there by now
 }
 
 void Scheduler::Vacate(Sequence* seq) {

@@ -109,8 +109,7 @@ class Scheduler {
   std::span<const BlockKey> SeekKeys(Sequence* seq) const;
   // The tokens of them that are cached now, or could be: BlockManager::FindPrefixWith.
   int32_t FindCached(std::span<const BlockKey> page_keys) const;
-  int32_t FindWith(std::span<const BlockKey> page_keys, const BlockManager::ElsewhereHas& elsewhere,
-                   std::vector<TierBlock>* missing) const;
+  int32_t FindWith(std::span<const BlockKey> page_keys, const BlockManager::ElsewhereHas& elsewhere) const;
   // Until it is said otherwise, `seq`, which waits, stands aside.
   void Hold(Sequence* seq, bool held);
   // BlockManager::Restore.

@@ -33,9 +33,8 @@ int32_t Scheduler::FindCached(std::span<const BlockKey> page_keys) const {
   return blocks_.FindPrefix(page_keys, static_cast<int32_t>(page_keys.size()) * blocks_.page_tokens());
 }
 
-int32_t Scheduler::FindWith(std::span<const BlockKey> page_keys, const BlockManager::ElsewhereHas& elsewhere,
-                            std::vector<TierBlock>* missing) const {
-  return blocks_.FindPrefixWith(page_keys, static_cast<int32_t>(page_keys.size()) * blocks_.page_tokens(), elsewhere, missing);
+int32_t Scheduler::FindWith(std::span<const BlockKey> page_keys, const BlockManager::ElsewhereHas& elsewhere) const {
+  return blocks_.FindPrefixWith(page_keys, static_cast<int32_t>(page_keys.size()) * blocks_.page_tokens(), elsewhere);
 }
 
 void Scheduler::Hold(Sequence* seq, bool held) {

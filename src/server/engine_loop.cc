@@ -372,7 +372,7 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
     rate_begin_us_ = end_us;
     rate_begin_tokens_ = stats.generated_tokens;
   }
-  metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
+  if (live() > 0 || stats.steps != num_steps_) metrics_->step_seconds->Observe(static_cast<double>(end_us - begin_us) * 1e-6);
   if (stats.steps != num_steps_) {  // nothing has been collected while the pipeline fills
     num_steps_ = stats.steps;
     if (options_.step_log != nullptr) LogStep(begin_us, end_us);
@@ -423,7 +423,7 @@ void EngineLoop::ShowStats() {
     usage = std::max(usage, static_cast<double>(stats.kv_blocks_used[g]) / std::max(info_.kv_groups[g].num_blocks, 1));
   }
   metrics_->kv_usage->Set(usage);
-  metrics_->ShowDisk(stats.kv_disk);
+  metrics_->ShowTiers(stats.kv_host, stats.kv_disk);
   const std::lock_guard lock(mutex_);
   snapshot_.stats = stats;
   snapshot_.tokens_per_second = stats.running > 0 ? rate_ : 0.0;

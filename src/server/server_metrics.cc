@@ -1,5 +1,7 @@
 #include "server/server_metrics.h"
 
+#include <span>
+
 #include <algorithm>
 
 namespace cachalot {
@@ -130,22 +132,35 @@ void ServerMetrics::AddDraftPositions(size_t count) {
 
 namespace {
 
-struct DiskGauge {
+struct TierGauge {
   const char* name;
   const char* help;
   double (*value)(const KvTierStats& stats);
 };
-constexpr DiskGauge kDiskGauges[] = {
-    {"cachalot:kv_disk_blocks", "KV blocks on disk.", [](const KvTierStats& s) { return static_cast<double>(s.blocks); }},
-    {"cachalot:kv_disk_bytes", "Bytes of the KV cache on disk.", [](const KvTierStats& s) { return static_cast<double>(s.bytes); }},
-    {"cachalot:kv_disk_read_bytes_per_second", "Measured rate of its reads.", [](const KvTierStats& s) { return s.read_bytes_per_second; }},
-};
-struct DiskCounter {
+struct TierCounter {
   const char* name;
   const char* help;
   int64_t KvTierStats::*value;
 };
-constexpr DiskCounter kDiskCounters[] = {
+constexpr TierGauge kHostGauges[] = {
+    {"cachalot:kv_host_blocks", "KV blocks in the host's memory.", [](const KvTierStats& s) { return static_cast<double>(s.blocks); }},
+    {"cachalot:kv_host_bytes", "Bytes of the KV cache in the host's memory.", [](const KvTierStats& s) { return static_cast<double>(s.bytes); }},
+    {"cachalot:kv_host_read_bytes_per_second", "Measured rate of copies to the device.", [](const KvTierStats& s) { return s.read_bytes_per_second; }},
+};
+constexpr TierCounter kHostCounters[] = {
+    {"cachalot:kv_host_hit_blocks_total", "KV blocks that requests found in the host's memory and not on the device.", &KvTierStats::hit_blocks},
+    {"cachalot:kv_host_promoted_blocks_total", "Of them, those that were copied to the device.", &KvTierStats::promoted_blocks},
+    {"cachalot:kv_host_promotions_total", "Requests for which some were.", &KvTierStats::promotions},
+    {"cachalot:kv_host_declined_total", "Requests for which computing was the faster way.", &KvTierStats::declined},
+    {"cachalot:kv_host_written_bytes_total", "Bytes of KV blocks copied from the device.", &KvTierStats::written_bytes},
+    {"cachalot:kv_host_evicted_blocks_total", "KV blocks in the host's memory that gave way.", &KvTierStats::evicted_blocks},
+};
+constexpr TierGauge kDiskGauges[] = {
+    {"cachalot:kv_disk_blocks", "KV blocks on disk.", [](const KvTierStats& s) { return static_cast<double>(s.blocks); }},
+    {"cachalot:kv_disk_bytes", "Bytes of the KV cache on disk.", [](const KvTierStats& s) { return static_cast<double>(s.bytes); }},
+    {"cachalot:kv_disk_read_bytes_per_second", "Measured rate of its reads.", [](const KvTierStats& s) { return s.read_bytes_per_second; }},
+};
+constexpr TierCounter kDiskCounters[] = {
     {"cachalot:kv_disk_hit_blocks_total", "KV blocks that requests found on disk and not in memory.", &KvTierStats::hit_blocks},
     {"cachalot:kv_disk_promoted_blocks_total", "Of them, those that were brought into memory.", &KvTierStats::promoted_blocks},
     {"cachalot:kv_disk_promotions_total", "Requests that waited for blocks from disk.", &KvTierStats::promotions},
@@ -161,16 +176,18 @@ constexpr DiskCounter kDiskCounters[] = {
 
 }  // namespace
 
-void ServerMetrics::ShowDisk(const KvTierStats& stats) {
-  if (!stats.present) return;
-  if (disk_gauges_.empty()) {
-    for (const DiskGauge& gauge : kDiskGauges) disk_gauges_.push_back(registry->AddGauge(gauge.name, gauge.help));
-    for (const DiskCounter& counter : kDiskCounters) disk_counters_.push_back(registry->AddCounter(counter.name, counter.help));
-  }
-  for (size_t i = 0; i < disk_gauges_.size(); ++i) disk_gauges_[i]->Set(kDiskGauges[i].value(stats));
-  for (size_t i = 0; i < disk_counters_.size(); ++i) {
-    disk_counters_[i]->AdvanceTo(static_cast<uint64_t>(stats.*kDiskCounters[i].value));
-  }
+void ServerMetrics::ShowTiers(const KvTierStats& host, const KvTierStats& disk) {
+  const auto show = [this](const KvTierStats& stats, std::span<const TierGauge> gauges, std::span<const TierCounter> counters, Tier* tier) {
+    if (!stats.present) return;
+    if (tier->gauges.empty()) {
+      for (const TierGauge& gauge : gauges) tier->gauges.push_back(registry->AddGauge(gauge.name, gauge.help));
+      for (const TierCounter& counter : counters) tier->counters.push_back(registry->AddCounter(counter.name, counter.help));
+    }
+    for (size_t i = 0; i < gauges.size(); ++i) tier->gauges[i]->Set(gauges[i].value(stats));
+    for (size_t i = 0; i < counters.size(); ++i) tier->counters[i]->AdvanceTo(static_cast<uint64_t>(stats.*counters[i].value));
+  };
+  show(host, kHostGauges, kHostCounters, &host_);
+  show(disk, kDiskGauges, kDiskCounters, &disk_);
 }
 
 Counter* ServerMetrics::Requests(const std::string& path, int status) {

@@ -34,8 +34,8 @@ struct ServerMetrics {
   std::vector<Counter*> accepted_by_position;
   Gauge* tokens_per_step;
   void AddDraftPositions(size_t count);
-  // Of the KV cache on disk, if there is one.
-  void ShowDisk(const KvTierStats& stats);
+  // Of the tiers below the KV cache, those that there are.
+  void ShowTiers(const KvTierStats& host, const KvTierStats& disk);
   Counter* prompt_tokens;
   Counter* cached_tokens;
   Counter* generation_tokens;
@@ -73,8 +73,11 @@ struct ServerMetrics {
   Counter* Requests(const std::string& path, int status);
 
  private:
-  std::vector<Gauge*> disk_gauges_;
-  std::vector<Counter*> disk_counters_;
+  struct Tier {
+    std::vector<Gauge*> gauges = {};
+    std::vector<Counter*> counters = {};
+  };
+  Tier host_, disk_;
 };
 
 }  // namespace cachalot

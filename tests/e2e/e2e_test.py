@@ -536,6 +536,9 @@ class Keeping(unittest.TestCase):
             self.assertEqual((done.returncode, done.stdout), (0, plain.stdout), done.stderr.decode())
         self.assertEqual(cachalot("run", "-m", path, "-p", "x", "--kv-disk-size", "1GiB").returncode, 2)
         self.assertEqual(cachalot("run", "-m", path, "-p", "x", "--kv-disk", "/proc/nowhere").returncode, 1)
+        done = cachalot("run", "-m", path, "-p", "x", "--device", "cpu", "--kv-offloading-size", "1GiB")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"--kv-offloading-size", done.stderr)
 
     def test_sessions(self):
         path = model("tiny-llama")

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kv/block_manager.h"
+#include "kv/kv_host.h"
 #include "kv/policy/eviction_policies.h"
 #include "quant/kv_code.h"
 
@@ -79,6 +80,13 @@ class Tiers {
     }
     manager_ = std::make_unique<BlockManager>(groups_, kNumSlots, kMaxTokens, *FindEvictionPolicy(policy), Random(0, 10));
     manager_->ReportPublished(&published_);
+    std::vector<KvGroupInfo> below = groups_;
+    for (KvGroupInfo& group : below) {
+      group.num_blocks = Random(8, 24);
+      group.block_bytes = kBlockTokens * static_cast<int64_t>(sizeof(Cell));
+    }
+    below_memory_.resize(static_cast<size_t>(KvHost::SumBytes(below)));
+    below_ = std::make_unique<KvHost>(below, below_memory_, *FindEvictionPolicy(policy));
     for (const KvGroupInfo& group : groups_) {
       device_.emplace_back(static_cast<size_t>(group.num_blocks * kBlockTokens));
       host_.emplace_back(static_cast<size_t>(group.num_swap_blocks * kBlockTokens));
@@ -88,6 +96,7 @@ class Tiers {
 
   void Operate() {
     manager_->SetTime(now_us_ += Random(0, 1'000'000));
+    below_->SetTime(now_us_);
     const int what = Random(0, 99);
     if (what < 40) Grow();
     else if (what < 50) Start();
@@ -99,7 +108,7 @@ class Tiers {
     else if (what < 92) SwapIn();
     else if (what < 97) Recall();
     else if (what < 99) Pin();
-    else if (Random(0, 50) == 0) manager_->ForgetCached();
+    else if (Random(0, 50) == 0) Random(0, 1) == 0 ? manager_->ForgetCached() : below_->Forget();
     if (++num_operations_ % 16 == 0) CheckAll();
   }
 
@@ -208,9 +217,17 @@ class Tiers {
       seq.num_published = seq.keys.size();
       for (const PublishedBlock& block : published_) {
         if (Random(0, 1) == 0) continue;
-        std::vector<Cell>& saved = disk_[{block.group, block.key.low}];
-        saved.clear();
-        for (int32_t i = 0; i < kBlockTokens; ++i) saved.push_back(CellAt(&device_, block.group, block.block, i));
+        const auto& [group, key, parent, has_parent] = block.what;
+        const int32_t from = manager_->pool(group).index()->Find(key);
+        std::vector<Cell> saved;
+        for (int32_t i = 0; i < kBlockTokens; ++i) saved.push_back(CellAt(&device_, group, from, i));
+        if (const int32_t place = Random(0, 1) == 0 ? below_->Take(group) : kNoBlock; place != kNoBlock) {
+          std::memcpy(below_->Bytes(group, place).data(), saved.data(), below_->Bytes(group, place).size());
+          below_->Fill(group, place, block.what, block.terms);
+          below_->Release(group, place);
+        } else {
+          disk_[{group, key.low}] = std::move(saved);
+        }
         ++counts["offloaded"];
       }
       manager_->DropBehindWindow(slot, seq.num_kept, seq.last_step);
@@ -315,17 +332,24 @@ class Tiers {
     Check(slot);
     Bound();
   }
-  // What memory lost comes back from the disk.
+  // What the cache lost comes back from the host's memory and the disk.
   void Recall() {
     const Sequence text = AnyText();
-    std::vector<TierBlock> missing;
-    manager_->FindPrefixWith(text.keys, text.num_tokens(), [&](int32_t g, const BlockKey& key) { return disk_.count({g, key.low}) == 1; }, &missing);
-    for (const TierBlock& wanted : missing) {
+    const int32_t num_tokens = manager_->FindPrefixWith(text.keys, text.num_tokens(), [&](int32_t g, const BlockKey& key) {
+      return below_->Find(g, key) != kNoBlock || disk_.count({g, key.low}) == 1;
+    });
+    std::vector<TierBlock> blocks;
+    manager_->ListPrefix(text.keys, num_tokens, &blocks);
+    for (const TierBlock& wanted : blocks) {
+      if (manager_->pool(wanted.group).index()->Find(wanted.key) != kNoBlock) continue;
       const int32_t block = manager_->Restore(wanted, Terms());
       if (block == kNoBlock) return;
-      const std::vector<Cell>& saved = disk_.at({wanted.group, wanted.key.low});
+      const int32_t place = below_->Find(wanted.group, wanted.key);
+      std::vector<Cell> saved(kBlockTokens);
+      if (place == kNoBlock) saved = disk_.at({wanted.group, wanted.key.low});
+      else std::memcpy(saved.data(), below_->Bytes(wanted.group, place).data(), below_->Bytes(wanted.group, place).size());
       for (int32_t i = 0; i < kBlockTokens; ++i) CellAt(&device_, wanted.group, block, i) = saved[static_cast<size_t>(i)];
-      ++counts["recalled"];
+      ++counts[place == kNoBlock ? "recalled" : "recalled from the host"];
     }
   }
   void Pin() { manager_->SetPinned(AnyText().keys, Random(0, 2) == 0); }
@@ -377,6 +401,8 @@ class Tiers {
   std::unique_ptr<BlockManager> manager_;
   std::vector<PublishedBlock> published_;
   Memory device_, host_;
+  std::vector<std::byte> below_memory_;
+  std::unique_ptr<KvHost> below_;
   std::vector<std::vector<std::vector<int32_t>>> tables_;  // [groups][slots], as the device has them
   std::array<Sequence, kNumSlots> running_;
   std::vector<Swapped> swapped_;
@@ -398,7 +424,7 @@ void Stress(int64_t num_operations) {
     }
     for (const auto& [name, count] : tiers.counts) counts[name] += count;
   }
-  for (const char* name : {"taken back", "offloaded", "taken over", "forked", "cancelled on the host", "swapped out", "swapped in", "recalled"}) {
+  for (const char* name : {"taken back", "offloaded", "taken over", "forked", "cancelled on the host", "swapped out", "swapped in", "recalled", "recalled from the host"}) {
     EXPECT_GT(counts[name], num_operations / 500) << name;
   }
 }

@@ -45,7 +45,7 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 8;
+inline constexpr int kCudaBackendVersion = 9;
 
 struct CudaBackend {
   int32_t version = 0;
@@ -60,6 +60,8 @@ struct CudaBackend {
   CudaStatus (*release)(void* data);
   CudaStatus (*allocate_host)(int64_t bytes, void** data);  // page-locked
   CudaStatus (*release_host)(void* data);
+  CudaStatus (*pin_host)(void* data, int64_t bytes);  // page-locks what the caller has; reset_device lets go of it
+  CudaStatus (*unpin_host)(void* data);
   CudaStatus (*stream_create)(bool high_priority, void** stream);
   CudaStatus (*stream_destroy)(void* stream);
   CudaStatus (*stream_synchronize)(void* stream);

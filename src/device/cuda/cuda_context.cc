@@ -81,6 +81,14 @@ CudaStatus ReleaseHost(void* data) {
   return CudaChecked(cudaFreeHost(data), "cudaFreeHost");
 }
 
+CudaStatus PinHost(void* data, int64_t bytes) {
+  return Allocated(cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterDefault), "cudaHostRegister", bytes);
+}
+
+CudaStatus UnpinHost(void* data) {
+  return CudaChecked(cudaHostUnregister(data), "cudaHostUnregister");
+}
+
 CudaStatus StreamCreate(bool high_priority, void** stream) {
   int least = 0, greatest = 0;
   if (CudaStatus failure =
@@ -244,6 +252,8 @@ void FillContextRows(CudaBackend* backend) {
   backend->release = &Release;
   backend->allocate_host = &AllocateHost;
   backend->release_host = &ReleaseHost;
+  backend->pin_host = &PinHost;
+  backend->unpin_host = &UnpinHost;
   backend->stream_create = &StreamCreate;
   backend->stream_destroy = &StreamDestroy;
   backend->stream_synchronize = &StreamSynchronize;

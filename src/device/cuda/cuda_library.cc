@@ -28,11 +28,14 @@ StatusCode CodeOf(CudaFault fault) {
   return StatusCode::kDeviceError;
 }
 
+std::string FileOf(const void* code) {
+  Dl_info info;
+  return dladdr(code, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
 // The folder of the file that holds this code, with its slash.
 std::string OwnFolder() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<const void*>(&FromCuda), &info) == 0 || info.dli_fname == nullptr) return "";
-  const std::string file = info.dli_fname;
+  const std::string file = FileOf(reinterpret_cast<const void*>(&FromCuda));
   return file.substr(0, file.rfind('/') + 1);
 }
 
@@ -87,6 +90,8 @@ Result<const CudaBackend*> LoadCudaBackend(const std::string& path) {
   }
   return backend;
 }
+
+std::string CudaLibraryPath(const CudaBackend& backend) { return FileOf(reinterpret_cast<const void*>(backend.device_count)); }
 
 Status CheckCudaCard(const CudaBackend& backend, const CudaDeviceInfo& card) {
   const int32_t capability = card.compute_capability;

@@ -18,6 +18,9 @@ Status FromCuda(CudaStatus status);
 // another version.
 Result<const CudaBackend*> LoadCudaBackend(const std::string& path = "");
 
+// The file that it was loaded from.
+std::string CudaLibraryPath(const CudaBackend& backend);
+
 // Whether the library's kernels run on a card; to be asked before anything is loaded. kUnsupported names the card, what it has
 // and what it takes.
 Status CheckCudaCard(const CudaBackend& backend, const CudaDeviceInfo& card);

@@ -90,20 +90,27 @@ void CacheStateRoute(ServerContext* context, const std::shared_ptr<Exchange>& ex
                           groups.empty() ? "" : ",", JsonString(group.name), group.block_tokens, group.num_blocks,
                           of(stats.kv_blocks_used, g), of(stats.kv_blocks_cached, g), of(stats.kv_blocks_pinned, g));
   }
-  std::string disk;
-  if (const KvTierStats& tier = stats.kv_disk; tier.present) {
-    disk = fmt::format(",\"disk\":{{\"blocks\":{},\"bytes\":{},\"max_bytes\":{},\"hit_blocks\":{},\"promoted_blocks\":{},\"promotions\":{},"
-                       "\"declined\":{},\"given_up\":{},\"written_bytes\":{},\"read_bytes\":{},\"refused_blocks\":{},\"evicted_blocks\":{},"
-                       "\"unreadable_blocks\":{},\"write_errors\":{},\"read_bytes_per_second\":{:.0f},\"prefill_tokens_per_second\":{:.1f}}}",
-                       tier.blocks, tier.bytes, tier.max_bytes, tier.hit_blocks, tier.promoted_blocks, tier.promotions, tier.declined,
-                       tier.given_up, tier.written_bytes, tier.read_bytes, tier.refused_blocks, tier.evicted_blocks,
-                       tier.unreadable_blocks, tier.write_errors, tier.read_bytes_per_second, tier.prefill_tokens_per_second);
+  std::string tiers;
+  if (const KvTierStats& host = stats.kv_host; host.present) {
+    tiers += fmt::format(",\"host\":{{\"blocks\":{},\"bytes\":{},\"max_bytes\":{},\"hit_blocks\":{},\"promoted_blocks\":{},\"promotions\":{},"
+                         "\"declined\":{},\"written_bytes\":{},\"evicted_blocks\":{},\"read_bytes_per_second\":{:.0f},"
+                         "\"prefill_tokens_per_second\":{:.1f}}}",
+                         host.blocks, host.bytes, host.max_bytes, host.hit_blocks, host.promoted_blocks, host.promotions, host.declined,
+                         host.written_bytes, host.evicted_blocks, host.read_bytes_per_second, host.prefill_tokens_per_second);
+  }
+  if (const KvTierStats& disk = stats.kv_disk; disk.present) {
+    tiers += fmt::format(",\"disk\":{{\"blocks\":{},\"bytes\":{},\"max_bytes\":{},\"hit_blocks\":{},\"promoted_blocks\":{},\"promotions\":{},"
+                         "\"declined\":{},\"given_up\":{},\"written_bytes\":{},\"read_bytes\":{},\"refused_blocks\":{},\"evicted_blocks\":{},"
+                         "\"unreadable_blocks\":{},\"write_errors\":{},\"read_bytes_per_second\":{:.0f},\"prefill_tokens_per_second\":{:.1f}}}",
+                         disk.blocks, disk.bytes, disk.max_bytes, disk.hit_blocks, disk.promoted_blocks, disk.promotions, disk.declined,
+                         disk.given_up, disk.written_bytes, disk.read_bytes, disk.refused_blocks, disk.evicted_blocks,
+                         disk.unreadable_blocks, disk.write_errors, disk.read_bytes_per_second, disk.prefill_tokens_per_second);
   }
   HttpResponse response;
   response.headers.emplace_back("Cache-Control", "no-store");
   response.body = fmt::format("{{\"policy\":{},\"query_tokens\":{},\"hit_tokens\":{},\"evicted_blocks\":{},\"groups\":[{}]{}}}",
                               JsonString(context->options.kv_policy), stats.cache_query_tokens, stats.cache_hit_tokens,
-                              stats.cache_evictions, groups, disk);
+                              stats.cache_evictions, groups, tiers);
   exchange->Respond(std::move(response));
 }
 

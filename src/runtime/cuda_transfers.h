@@ -1,0 +1,58 @@
+// CudaTransfers: blocks on their way between the device's pools and page-locked memory of the host, on a stream of their own, one
+// after the other. The compute stream waits on the device for those started before, never the host.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "device/cuda/cuda_library.h"
+#include "runtime/executor.h"
+#include "runtime/kv_store.h"
+
+namespace cachalot {
+
+class CudaTransfers {
+ public:
+  CudaTransfers() = default;
+  ~CudaTransfers();
+  CudaTransfers(const CudaTransfers&) = delete;
+  CudaTransfers& operator=(const CudaTransfers&) = delete;
+
+  // num_started: what another, whose device was lost, had started.
+  Status Create(const CudaBackend* backend, int64_t num_started);
+  // Blocks of groups on the CPU are copied at once. Fault point: "device.copy".
+  Status Start(std::span<const BlockTransfer> transfers, KvStore* kv);
+  // How many are done; the rate of those into blocks is learned.
+  Result<int64_t> Done();
+  // What `stream` does from now on waits for all that were started.
+  Status LetWait(void* stream);
+  // All that were started are done, or void.
+  Status Settle();
+  // A copy that the host waits for, behind all that were started.
+  Status CopyNow(void* to, const void* from, int64_t bytes);
+
+  double bytes_per_second() const { return rate_seconds_ > 0 ? rate_bytes_ / rate_seconds_ : 0; }
+
+ private:
+  // Of one call of Start.
+  struct Batch {
+    void* begin = nullptr;
+    void* end = nullptr;        // events
+    int64_t num_transfers = 0;
+    int64_t bytes_into = 0;     // 0 where some are out of blocks: then it tells no rate
+  };
+  Status TakeEvents(Batch* batch);
+  Status Enqueue(std::span<const BlockTransfer> transfers, KvStore* kv, Batch* batch);
+
+  const CudaBackend* backend_ = nullptr;
+  void* stream_ = nullptr;
+  std::deque<Batch> batches_;       // that are under way, oldest first
+  std::vector<Batch> spare_;        // of their events
+  int64_t num_started_ = 0, num_done_ = 0;
+  bool awaited_ = true;             // by the compute stream, all that were started
+  double rate_bytes_ = 0, rate_seconds_ = 0;
+};
+
+}  // namespace cachalot
