@@ -422,6 +422,17 @@ TEST_F(GpuAttention, PrefillReadsNoTokenTooMany) {
   GPU_OK(Backend().set_tune(""));
 }
 
+// Each against its own size: what a sequence of 5,000 tokens gives is a tenth of what one token does, whose error may be as much larger.
+void ExpectEachPartIsClose(const Step& step, std::span<const float> got, std::span<const float> want) {
+  size_t at = 0;
+  for (const Part& part : step.parts) {
+    const auto count = static_cast<size_t>(int64_t{part.q_len} * step.shape.num_q_heads * step.shape.kv.v_dim);
+    const Comparison c = Compare(got.subspan(at, count), want.subspan(at, count), ToleranceOf(step.shape, {}, {&part, 1}));
+    EXPECT_TRUE(c.ok) << part.q_len << " rows of " << part.kv_len << " tokens: " << c.message;
+    at += count;
+  }
+}
+
 // The kernels over codes where one block attends a sequence alone, where many share it, and drafts of several tiles.
 TEST_F(GpuAttention, CodesOfManyLengths) {
   std::vector<Part> many;
@@ -442,8 +453,7 @@ TEST_F(GpuAttention, CodesOfManyLengths) {
         SCOPED_TRACE(fmt::format("{} batch {}", Name(s), b));
         const Step step(s, batches[b]);
         const std::vector<float> got = RunGpu(step, {});
-        const Comparison c = Compare(got, RunCpu(step), ToleranceOf(s, {}, step.parts));
-        EXPECT_TRUE(c.ok) << c.message;
+        ExpectEachPartIsClose(step, got, RunCpu(step));
         EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
         const Step moved(s, batches[b], 99);
         EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
