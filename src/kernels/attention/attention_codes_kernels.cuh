@@ -85,7 +85,7 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) 
       visible.begin[r] = max(visible.begin[r], piece.begin);
       visible.end[r] = min(visible.end[r], piece.end);
     }
-    CodeState<F> state;
+    CodeState<typename F::Value> state;
     state.Clear();
     reader.Attend(q, visible, whole_low, whole_high, &state);
     state.Finish(q.factor);
@@ -145,7 +145,7 @@ __global__ __launch_bounds__(kPrefillWarps * 32, 3) void CodesPrefillKernel(cons
   }
   whole_low = __reduce_max_sync(kAllLanes, whole_low);
   whole_high = __reduce_min_sync(kAllLanes, whole_high);
-  CodeState<F> state;
+  CodeState<typename F::Value> state;
   state.Clear();
   reader.Attend(q, visible, whole_low, whole_high, &state);
   state.Finish(q.factor);

@@ -14,10 +14,6 @@ struct CodeFormat {
   static constexpr bool kInteger = kKeyCode != KvCode::kE4M3;
   using Key = KeyFragments<kKeyCode, kHeadDim>;
   using Value = ValueFragments<kValueCode, kHeadDim>;
-  // Scales that weights (or values, where they have them in groups) are multiplied by are this much more than they stand for relative to the
-  // largest one's power of two; sums are in units of kUnit.
-  static constexpr float kValueBoost = Value::kGrouped ? 0x1p14f : 0x1p8f;
-  static constexpr float kUnit = Value::kGrouped ? 0x1p10f : 0x1p-8f;
 };
 
 inline constexpr int kCodeRows = 16;

@@ -19,12 +19,18 @@
 namespace cachalot {
 
 inline constexpr uint32_t kLeastExponent = 16 << 7;  // of a scale, in BF16's place; below those of scales that are not 0
+// Scales that weights (or values, where they have them in groups) are multiplied by are this much more than they stand for relative to the
+// largest one's power of two; sums are in units of kValueUnit.
+template <typename Value>
+inline constexpr float kValueBoost = Value::kOffsets ? 0x1p14f : 0x1p8f;
+template <typename Value>
+inline constexpr float kValueUnit = Value::kOffsets ? 0x1p10f : 0x1p-8f;
 inline constexpr uint32_t kSixteenth = 0x2c002c00u;  // twice, as F16
 
-template <typename F>
+template <typename Value>
 struct CodeState {
-  float o[F::Value::kTiles][4];  // in units of the largest scale's power of two times F::kUnit
-  float offset[4];               // where values have scales in groups: the sums of weights and scales, 2^24 times as large
+  float o[Value::kTiles][4];  // in units of the largest scale's power of two times kValueUnit
+  float offset[4];               // of integer values: sums of weights and scales, which have the offset's part of the sums
   float m[2];                    // of scores before their row's factor
   float l[2];                    // this thread's part
   uint32_t exponent;             // of the largest scale, in BF16's place
@@ -35,7 +41,7 @@ struct CodeState {
 #pragma unroll
       for (float& value : tile) value = 0;
     }
-    if constexpr (F::Value::kGrouped) {
+    if constexpr (Value::kOffsets) {
 #pragma unroll
       for (float& value : offset) value = 0;
     }
@@ -45,12 +51,12 @@ struct CodeState {
   }
   // Sums as they are, maxima in units of log2: what is merged.
   __device__ void Finish(const float (&factor)[2]) {
-    const float unit = __uint_as_float(exponent << 16) * F::kUnit;
+    const float unit = __uint_as_float(exponent << 16) * kValueUnit<Value>;
 #pragma unroll
     for (auto& tile : o) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        if constexpr (F::Value::kGrouped) tile[c] = __fmaf_rn(offset[c], -7.5f * 0x1p-24f, tile[c]);
+        if constexpr (Value::kOffsets) tile[c] = __fmaf_rn(offset[c], -Value::kOffset * 0x1p-24f, tile[c]);
         tile[c] *= unit;
       }
     }
@@ -60,13 +66,13 @@ struct CodeState {
 };
 
 // Row g (r = 0) or g + 8 of the sums to `to` [dim].
-template <typename F>
-__device__ __forceinline__ void StoreSums(const CodeState<F>& state, int r, int quad, float* to) {
+template <typename Value>
+__device__ __forceinline__ void StoreSums(const CodeState<Value>& state, int r, int quad, float* to) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
 #pragma unroll
-    for (int j = 0; j < F::Value::kTiles; j += 4) {
-      *reinterpret_cast<float4*>(to + F::Value::ColumnOf(2 * quad + e, j)) = {state.o[j][2 * r + e], state.o[j + 1][2 * r + e],
+    for (int j = 0; j < Value::kTiles; j += 4) {
+      *reinterpret_cast<float4*>(to + Value::ColumnOf(2 * quad + e, j)) = {state.o[j][2 * r + e], state.o[j + 1][2 * r + e],
                                                                               state.o[j + 2][2 * r + e], state.o[j + 3][2 * r + e]};
     }
   }
@@ -114,11 +120,11 @@ __device__ __forceinline__ void Scores(const RunCodes<F>& codes, const CodeQueri
   }
 }
 
-// Softmax of the run's scores and its values. `whole`: every row sees every token.
-template <typename F>
-__device__ __forceinline__ void TakeRun(const RunCodes<F>& codes, float (&s)[2][4], int t0, bool whole, const Visible& visible,
-                                        const float (&factor)[2], CodeState<F>* state) {
-  using Value = typename F::Value;
+// The run's scores become weights, as operand A; what the state holds is scaled to them. `whole`: every row sees every token. Of the lane's
+// four tokens `scales` has what its values are multiplied by, `value_scale` what that is relative to the state.
+template <typename Value>
+__device__ __forceinline__ void WeighRun(float (&s)[2][4], const uint32_t (&scales)[2], int t0, bool whole, const Visible& visible,
+                                         const float (&factor)[2], CodeState<Value>* state, uint32_t (&weights)[4], float (&value_scale)[4]) {
   const int quad = static_cast<int>(threadIdx.x) % 4;
   if (!whole) {
 #pragma unroll
@@ -151,7 +157,7 @@ __device__ __forceinline__ void TakeRun(const RunCodes<F>& codes, float (&s)[2][
     }
     state->l[r] = __fmaf_rn(state->l[r], rescale[r], sum);
   }
-  const uint32_t pair = __vmaxu2(codes.value_scales[0], codes.value_scales[1]);
+  const uint32_t pair = __vmaxu2(scales[0], scales[1]);
   const uint32_t exponent = max(pair >> 16, pair & 0xffffu) & 0x7f80u;
   if (__any_sync(kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f || exponent > state->exponent)) {
     const uint32_t most = max(state->exponent, __reduce_max_sync(kAllLanes, exponent));
@@ -163,16 +169,14 @@ __device__ __forceinline__ void TakeRun(const RunCodes<F>& codes, float (&s)[2][
 #pragma unroll
       for (int c = 0; c < 4; ++c) tile[c] *= rescale[c / 2] * unit;
     }
-    if constexpr (Value::kGrouped) {
+    if constexpr (Value::kOffsets) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) state->offset[c] *= rescale[c / 2] * unit;
     }
   }
-  const float inverse = __uint_as_float((254u << 23) - (state->exponent << 16)) * F::kValueBoost;
-  float value_scale[4];
+  const float inverse = __uint_as_float((254u << 23) - (state->exponent << 16)) * kValueBoost<Value>;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) value_scale[i] = ScaleOf(codes.value_scales[i / 2], i % 2 != 0) * inverse;
-  uint32_t weights[4];
+  for (int i = 0; i < 4; ++i) value_scale[i] = ScaleOf(scales[i / 2], i % 2 != 0) * inverse;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int tile = i / 2, c = i % 2 * 2;  // row g + 8 (i % 2), tokens 2 tile and 2 tile + 1
@@ -182,6 +186,12 @@ __device__ __forceinline__ void TakeRun(const RunCodes<F>& codes, float (&s)[2][
       weights[i] = Pack2(s[tile][c] * value_scale[2 * tile], s[tile][c + 1] * value_scale[2 * tile + 1], __half{});
     }
   }
+}
+
+template <typename F>
+__device__ __forceinline__ void AddValues(const RunCodes<F>& codes, const uint32_t (&weights)[4], const float (&value_scale)[4],
+                                          CodeState<typename F::Value>* state) {
+  using Value = typename F::Value;
   if constexpr (Value::kGrouped) {
     // Codes are F16's least numbers as they come; their offset of 7.5 is taken off in the end.
     const uint32_t low0 = Pack2(value_scale[0], value_scale[1], __half{}), low1 = Pack2(value_scale[2], value_scale[3], __half{});
@@ -212,6 +222,49 @@ __device__ __forceinline__ void TakeRun(const RunCodes<F>& codes, float (&s)[2][
   }
 }
 
+// Where every step-th run of a head from `first` on lies, of `count` in all; asked for in turn by a warp.
+class RunPlaces {
+ public:
+  __device__ __forceinline__ RunPlaces(const PagedKv& kv, const CodePlanes& planes, int slot, int kv_head, int first, int step, int count)
+      : data_(kv.data + kv_head * planes.head_bytes),
+        table_(kv.block_tables + slot * kv.table_stride),
+        block_bytes_(kv.block_bytes),
+        block_tokens_(kv.block_tokens),
+        first_(first),
+        step_(step),
+        count_(count) {
+    if (count <= 0) return;
+    Fetch(0, &block_, &row_);
+    Fetch(32, &next_block_, &next_row_);
+  }
+  __device__ __forceinline__ int count() const { return count_; }
+  __device__ __forceinline__ int PositionOf(int i) const { return (first_ + i * step_) * kRunTokens; }
+  // For 0, 1, 2 ... in turn.
+  __device__ __forceinline__ RunPlace At(int i) {
+    if (i - base_ == 32) {
+      base_ += 32;
+      block_ = next_block_;
+      row_ = next_row_;
+      Fetch(base_ + 32, &next_block_, &next_row_);
+    }
+    const int64_t block = __shfl_sync(kAllLanes, block_, i - base_);
+    return {data_ + block * block_bytes_, __shfl_sync(kAllLanes, row_, i - base_), PositionOf(i)};
+  }
+
+ private:
+  __device__ __forceinline__ void Fetch(int from, int* block, int* row) const {
+    const int t = PositionOf(min(from + static_cast<int>(threadIdx.x) % 32, count_ - 1));
+    *block = table_[t / block_tokens_];
+    *row = t % block_tokens_;
+  }
+
+  const std::byte* data_;
+  const int32_t* table_;
+  int64_t block_bytes_;
+  int block_tokens_, first_, step_, count_;
+  int base_ = 0, block_ = 0, row_ = 0, next_block_ = 0, next_row_ = 0;
+};
+
 // Every step-th run of a tile and head from `first` on, of `count` in all, through a ring of kSlots slots in shared memory that is the warp's
 // own: what a lane copies others read, but no other warp.
 template <typename F, int kSlots>
@@ -219,28 +272,13 @@ class RunReader {
  public:
   __device__ __forceinline__ RunReader(const PagedKv& kv, const CodePlanes& planes, int slot, int kv_head, int first, int step, int count, int low,
                                        int high, uint32_t ring)
-      : planes_(planes),
-        data_(kv.data + kv_head * planes.head_bytes),
-        table_(kv.block_tables + slot * kv.table_stride),
-        block_bytes_(kv.block_bytes),
-        block_tokens_(kv.block_tokens),
-        first_(first),
-        step_(step),
-        count_(count),
-        low_(low),
-        high_(high),
-        ring_(ring),
-        slot_(ring) {
-    if (count <= 0) return;
-    FetchTable(0, &block_, &row_);
-    FetchTable(32, &next_block_, &next_row_);
-  }
+      : planes_(planes), places_(kv, planes, slot, kv_head, first, step, count), low_(low), high_(high), ring_(ring), slot_(ring) {}
   // Asks for the first ones. `fresh`: positions from there on are written by kernels in front of this one, for which it then waits.
   __device__ __forceinline__ void Start(int fresh, bool* waited) {
 #pragma unroll
     for (int i = 0; i < kSlots; ++i) {
-      if (i < count_) {
-        const RunPlace at = At(i);
+      if (i < places_.count()) {
+        const RunPlace at = places_.At(i);
         if (!*waited && at.t0 + kRunTokens > fresh) {
           WaitForEarlierKernels();
           *waited = true;
@@ -251,10 +289,10 @@ class RunReader {
     }
   }
   // Runs that lie in [whole_low, whole_high) are seen by all rows.
-  __device__ __forceinline__ void Attend(const CodeQueries<F>& q, const Visible& visible, int whole_low, int whole_high, CodeState<F>* state) {
+  __device__ __forceinline__ void Attend(const CodeQueries<F>& q, const Visible& visible, int whole_low, int whole_high, CodeState<typename F::Value>* state) {
 #pragma unroll 1
-    for (int i = 0; i < count_; ++i) {
-      const int t0 = (first_ + i * step_) * kRunTokens;
+    for (int i = 0; i < places_.count(); ++i) {
+      const int t0 = places_.PositionOf(i);
       RunCodes<F> codes;
       float s[2][4];
       WaitAsync<kSlots - 1>();
@@ -263,39 +301,22 @@ class RunReader {
       ReadValues<F>(slot_, t0, low_, high_, &codes);
       Scores<F>(codes, q, s);
       __syncwarp();  // every lane has read
-      if (i + kSlots < count_) CopyRun<F>(planes_, At(i + kSlots), slot_);
+      if (i + kSlots < places_.count()) CopyRun<F>(planes_, places_.At(i + kSlots), slot_);
       CommitAsync();
-      TakeRun<F>(codes, s, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, state);
+      uint32_t weights[4];
+      float value_scale[4];
+      WeighRun(s, codes.value_scales, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, state, weights, value_scale);
+      AddValues<F>(codes, weights, value_scale, state);
       slot_ += SlotOf<F>::kBytes;
       if (slot_ == ring_ + kSlots * SlotOf<F>::kBytes) slot_ = ring_;
     }
   }
 
  private:
-  __device__ __forceinline__ void FetchTable(int from, int* block, int* row) const {
-    const int t = (first_ + min(from + static_cast<int>(threadIdx.x) % 32, count_ - 1) * step_) * kRunTokens;
-    *block = table_[t / block_tokens_];
-    *row = t % block_tokens_;
-  }
-  // For 0, 1, 2 ... in turn.
-  __device__ __forceinline__ RunPlace At(int i) {
-    if (i - base_ == 32) {
-      base_ += 32;
-      block_ = next_block_;
-      row_ = next_row_;
-      FetchTable(base_ + 32, &next_block_, &next_row_);
-    }
-    const int64_t block = __shfl_sync(kAllLanes, block_, i - base_);
-    return {data_ + block * block_bytes_, __shfl_sync(kAllLanes, row_, i - base_), (first_ + i * step_) * kRunTokens};
-  }
-
   const CodePlanes& planes_;
-  const std::byte* data_;
-  const int32_t* table_;
-  int64_t block_bytes_;
-  int block_tokens_, first_, step_, count_, low_, high_;
+  RunPlaces places_;
+  int low_, high_;
   uint32_t ring_, slot_;
-  int base_ = 0, block_ = 0, row_ = 0, next_block_ = 0, next_row_ = 0;
 };
 
 }  // namespace cachalot
