@@ -29,7 +29,7 @@ inline constexpr uint32_t kSixteenth = 0x2c002c00u;  // twice, as F16
 
 template <typename Value>
 struct CodeState {
-  float o[Value::kTiles][4];  // in units of the largest scale's power of two times kValueUnit
+  float o[Value::kTiles][4];     // in units of the largest scale's power of two times kValueUnit
   float offset[4];               // of integer values: sums of weights and scales, which have the offset's part of the sums
   float m[2];                    // of scores before their row's factor
   float l[2];                    // this thread's part
@@ -53,11 +53,12 @@ struct CodeState {
   __device__ void Finish(const float (&factor)[2]) {
     const float unit = __uint_as_float(exponent << 16) * kValueUnit<Value>;
 #pragma unroll
-    for (auto& tile : o) {
+    for (int j = 0; j < Value::kTiles; ++j) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        if constexpr (Value::kOffsets) tile[c] = __fmaf_rn(offset[c], -Value::kOffset * 0x1p-24f, tile[c]);
-        tile[c] *= unit;
+        const int of = Value::kSplit ? c / 2 * 2 + j / (Value::kTiles / 2) : c;
+        if constexpr (Value::kOffsets) o[j][c] = __fmaf_rn(offset[of], -Value::kOffset * 0x1p-24f, o[j][c]);
+        o[j][c] *= unit;
       }
     }
     m[0] *= factor[0];
@@ -289,7 +290,8 @@ class RunReader {
     }
   }
   // Runs that lie in [whole_low, whole_high) are seen by all rows.
-  __device__ __forceinline__ void Attend(const CodeQueries<F>& q, const Visible& visible, int whole_low, int whole_high, CodeState<typename F::Value>* state) {
+  __device__ __forceinline__ void Attend(const CodeQueries<F>& q, const Visible& visible, int whole_low, int whole_high,
+                                         CodeState<typename F::Value>* state) {
 #pragma unroll 1
     for (int i = 0; i < places_.count(); ++i) {
       const int t0 = places_.PositionOf(i);

@@ -283,7 +283,13 @@ struct LatentValueCodes {
   using Values = LatentValues<kCode>;
   uint32_t main[4][Values::kWords];
   uint32_t high[4][Values::kHighWords == 0 ? 1 : Values::kHighWords];
-  uint32_t scales[2];
+  uint32_t scales[Values::kSets][2];
+
+  // What WeighRun asks for.
+  __device__ __forceinline__ void Largest(uint32_t (&to)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) to[i] = Values::kSets == 1 ? scales[0][i] : __vmaxu2(scales[0][i], scales[Values::kSets - 1][i]);
+  }
 };
 
 // Zeros for tokens outside [low, high): a weight of zero must not meet what is no number.
@@ -292,18 +298,33 @@ __device__ __forceinline__ void ReadLatentValues(uint32_t slot, int part, int t0
   using Slot = LatentSlot<kCode>;
   using Values = LatentValues<kCode>;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, quad = lane % 4;
-  const uint32_t scales = slot + Slot::kScales + static_cast<uint32_t>(4 * quad * Slot::kScaleRow + 2 * (part * Values::kGroups + Values::GroupOf(g)));
-  uint32_t scale[4];
+  constexpr int kAtOnce = Values::kSplit ? 1 : Values::kWords;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    LoadShared(codes->main[i], slot + static_cast<uint32_t>(Slot::Main::At(4 * quad + i, Values::Offset(g))));
-    if constexpr (Values::kHighWords > 0) {
-      LoadShared(codes->high[i], slot + Slot::kHigh + static_cast<uint32_t>(Slot::High::At(4 * quad + i, Values::HighOffset(g))));
+#pragma unroll
+    for (int w = 0; w < Values::kWords; w += kAtOnce) {
+      uint32_t words[kAtOnce];
+      LoadShared(words, slot + static_cast<uint32_t>(Slot::Main::At(4 * quad + i, Values::Offset(g, w))));
+#pragma unroll
+      for (int of = 0; of < kAtOnce; ++of) codes->main[i][w + of] = words[of];
     }
-    scale[i] = LoadSharedHalfWord(scales + i * Slot::kScaleRow);
+#pragma unroll
+    for (int w = 0; w < Values::kHighWords; ++w) {
+      uint32_t word[1];
+      LoadShared(word, slot + Slot::kHigh + static_cast<uint32_t>(Slot::High::At(4 * quad + i, Values::HighOffset(g, w))));
+      codes->high[i][w] = word[0];
+    }
   }
-  codes->scales[0] = scale[0] | scale[1] << 16;
-  codes->scales[1] = scale[2] | scale[3] << 16;
+#pragma unroll
+  for (int set = 0; set < Values::kSets; ++set) {
+    const int group = part * Values::kGroups + Values::GroupOf(g, set);
+    const uint32_t scales = slot + Slot::kScales + static_cast<uint32_t>(4 * quad * Slot::kScaleRow + 2 * group);
+    uint32_t scale[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scale[i] = LoadSharedHalfWord(scales + i * Slot::kScaleRow);
+    codes->scales[set][0] = scale[0] | scale[1] << 16;
+    codes->scales[set][1] = scale[2] | scale[3] << 16;
+  }
   if (t0 >= low && t0 + kRunTokens <= high) return;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -311,13 +332,15 @@ __device__ __forceinline__ void ReadLatentValues(uint32_t slot, int part, int t0
     if (t >= low && t < high) continue;
 #pragma unroll
     for (uint32_t& word : codes->main[i]) word = 0;
-    codes->scales[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+#pragma unroll
+    for (auto& set : codes->scales) set[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
   }
 }
 
+// `s`: the run's weights in F32, as WeighRun leaves them.
 template <KvCode kCode>
-__device__ __forceinline__ void AddLatents(const LatentValueCodes<kCode>& codes, const uint32_t (&weights)[4], const float (&value_scale)[4],
-                                           CodeState<LatentValues<kCode>>* state) {
+__device__ __forceinline__ void AddLatents(const LatentValueCodes<kCode>& codes, const float (&s)[2][4], const uint32_t (&weights)[4],
+                                           const float (&value_scale)[4], CodeState<LatentValues<kCode>>* state) {
   using Values = LatentValues<kCode>;
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   if constexpr (kCode == KvCode::kE4M3) {
@@ -334,6 +357,33 @@ __device__ __forceinline__ void AddLatents(const LatentValueCodes<kCode>& codes,
         }
       }
     }
+  } else if constexpr (Values::kSplit) {
+    const float inverse = __uint_as_float((254u << 23) - (state->exponent << 16)) * kValueBoost<Values>;
+#pragma unroll
+    for (int set = 0; set < 2; ++set) {
+      float scale[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scale[i] = ScaleOf(codes.scales[set][i / 2], i % 2 != 0) * inverse;
+      uint32_t mine[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int tile = i / 2, c = i % 2 * 2;
+        mine[i] = Pack2(s[tile][c] * scale[2 * tile], s[tile][c + 1] * scale[2 * tile + 1], __half{});
+      }
+      // Their sums: of the first set in even columns, of the second in odd ones.
+      const uint32_t ones = g % 2 == set ? 0x3c003c00u : 0;
+      Mma(state->offset, mine, ones, ones, __half{});
+#pragma unroll
+      for (int upper = 0; upper < 2; ++upper) {
+        uint32_t bytes[4];
+#pragma unroll
+        for (int token = 0; token < 4; ++token) bytes[token] = Values::Bytes(codes.main[token][set], codes.high[token][set], g, upper != 0);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          Mma(state->o[Values::TileOf(set, 4 * upper + i)], mine, WidenBytes(bytes[0], bytes[1], i), WidenBytes(bytes[2], bytes[3], i), __half{});
+        }
+      }
+    }
   } else if constexpr (!Values::kGrouped) {
     constexpr uint32_t kOnes = 0x3c003c00u;
     Mma(state->offset, weights, kOnes, kOnes, __half{});
@@ -341,8 +391,8 @@ __device__ __forceinline__ void AddLatents(const LatentValueCodes<kCode>& codes,
     for (int w = 0; w < Values::kWords; ++w) {
 #pragma unroll
       for (int i = 0; i < Values::kPairs; ++i) {
-        Mma(state->o[Values::TileOf(w, i)], weights, Values::HalfPair(codes.main[0][w], codes.main[1][w], 0, 0, i),
-            Values::HalfPair(codes.main[2][w], codes.main[3][w], 0, 0, i), __half{});
+        Mma(state->o[Values::TileOf(w, i)], weights, Values::HalfPair(codes.main[0][w], codes.main[1][w], i),
+            Values::HalfPair(codes.main[2][w], codes.main[3][w], i), __half{});
       }
     }
   } else {
@@ -352,14 +402,11 @@ __device__ __forceinline__ void AddLatents(const LatentValueCodes<kCode>& codes,
     Mma(state->offset, weights, low0, low1, __half{});
 #pragma unroll
     for (int w = 0; w < Values::kWords; ++w) {
-      uint32_t tops[4];
-#pragma unroll
-      for (int token = 0; token < 4; ++token) tops[token] = Values::kHighWords == 0 ? 0 : Values::Tops(codes.high[token][Values::kHighWords == 0 ? 0 : w], g);
 #pragma unroll
       for (int i = 0; i < Values::kPairs; ++i) {
         const bool upper = Values::IsHigh(i);
-        const uint32_t b0 = Scale2(Values::HalfPair(codes.main[0][w], codes.main[1][w], tops[0], tops[1], i), upper ? high0 : low0);
-        const uint32_t b1 = Scale2(Values::HalfPair(codes.main[2][w], codes.main[3][w], tops[2], tops[3], i), upper ? high1 : low1);
+        const uint32_t b0 = Scale2(Values::HalfPair(codes.main[0][w], codes.main[1][w], i), upper ? high0 : low0);
+        const uint32_t b1 = Scale2(Values::HalfPair(codes.main[2][w], codes.main[3][w], i), upper ? high1 : low1);
         Mma(state->o[Values::TileOf(w, i)], weights, b0, b1, __half{});
       }
     }

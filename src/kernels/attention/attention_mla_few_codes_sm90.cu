@@ -126,10 +126,11 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
       if (i + kSlots < places.count()) CopyLatents<kCode>(planes, places.At(i + kSlots), part, slot);
       CommitAsync();
       AddParts(scores, group, part, i % 2, shared);
-      uint32_t weights[4];
+      uint32_t weights[4], scales[2];
       float value_scale[4];
-      WeighRun(scores, values.scales, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, &state, weights, value_scale);
-      AddLatents<kCode>(values, weights, value_scale, &state);
+      values.Largest(scales);
+      WeighRun(scores, scales, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, &state, weights, value_scale);
+      AddLatents<kCode>(values, scores, weights, value_scale, &state);
       slot += Slot::kBytes;
       if (slot == ring + kSlots * Slot::kBytes) slot = ring;
     }

@@ -40,6 +40,18 @@ CACHALOT_BOTH uint32_t PickBytes(uint32_t a, uint32_t b, uint32_t selector) {
 #endif
 }
 
+// Byte i of a and of b, each below 128, in 16 bits.
+CACHALOT_BOTH uint32_t WidenBytes(uint32_t a, uint32_t b, int i) {
+#ifdef __CUDA_ARCH__
+  const auto byte = static_cast<uint32_t>(i);  // with 8 more: its sign
+  uint32_t pair;
+  asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(pair) : "r"(a), "r"(b), "r"(byte | (byte + 8) << 4 | (byte + 4) << 8 | (byte + 12) << 12));
+  return pair;
+#else
+  return (a >> (8 * i) & 0xff) | (b >> (8 * i) & 0xff) << 16;
+#endif
+}
+
 // Operands A in memory: the four registers of lane (row % 8, quad) for a step side by side, first those of the step's first half, rows g
 // and g + 8.
 CACHALOT_BOTH int QueryWord(int row, int quad, int step, int half) { return ((step * 8 + row % 8) * 4 + quad) * 4 + half * 2 + row / 8; }
@@ -109,6 +121,7 @@ struct ValueFragments {
   // Integer codes are F16 2^-24 times what they are, and this much too large.
   static constexpr bool kOffsets = kGrouped;
   static constexpr float kOffset = 7.5f;
+  static constexpr bool kSplit = false;  // LatentValues
 
   static CACHALOT_BOTH int Offset(int g) { return g * kLaneBytes; }
   // Which group of scales a lane's values belong to.

@@ -21,44 +21,53 @@ struct LatentKeys {
   static constexpr int kSteps = kHeads * Head::kSteps;
 };
 
+// Of INT6 a lane has a word of each half of the part, and the tiles of a half are those of one scale, which then goes into the weights.
 template <KvCode kCode>
 struct LatentValues {
   static constexpr bool kBytes = kCode == KvCode::kInt8 || kCode == KvCode::kE4M3;
-  static constexpr bool kGrouped = !kBytes;  // scales of fewer columns than a part has: they go into the values
+  static constexpr bool kSplit = kCode == KvCode::kInt6;
+  static constexpr bool kGrouped = !kBytes;  // more than one scale: the weights are not those of one
   static constexpr int kRowBytes = kBytes ? kLatentColumns : kLatentColumns / 2;
-  static constexpr int kHighRowBytes = kCode == KvCode::kInt6 ? kLatentColumns / 4 : 0;
-  static constexpr int kLaneBytes = kRowBytes / 8;
-  static constexpr int kWords = kLaneBytes / 4;
-  static constexpr int kHighWords = kCode == KvCode::kInt6 ? 2 : 0;
+  static constexpr int kHighRowBytes = kSplit ? kLatentColumns / 4 : 0;
+  static constexpr int kWords = kRowBytes / 32;  // of a lane and token
+  static constexpr int kHighWords = kSplit ? 2 : 0;
   static constexpr int kTiles = kLatentColumns / 8;
   static constexpr int kGroups = LatentKeys<kCode>::kGroups;
+  static constexpr int kSets = kSplit ? 2 : 1;   // of weights
   static constexpr int kPairs = kBytes ? 4 : 8;  // of a word: HalfPair
-  // Integer codes are F16 2^-24 times what they are, and this much too large (INT6: of the high halves 2^-20 times).
+  // Integer codes are F16 2^-24 times what they are, and this much too large (INT4: of the high halves 2^-20 times).
   static constexpr bool kOffsets = kCode != KvCode::kE4M3;
   static constexpr float kOffset = kCode == KvCode::kInt8 ? 128.0f : kCode == KvCode::kInt6 ? 32.0f : 7.5f;
 
-  static CACHALOT_BOTH int Offset(int g) { return g * kLaneBytes; }
-  static CACHALOT_BOTH int HighOffset(int g) { return g / 2 * 8; }
-  static CACHALOT_BOTH int GroupOf(int g) { return g * kGroups / 8; }
+  // Where in the part's row word w is; contiguous unless kSplit.
+  static CACHALOT_BOTH int Offset(int g, int w) { return kSplit ? w * 32 + g * 4 : (g * kWords + w) * 4; }
+  static CACHALOT_BOTH int HighOffset(int g, int w) { return w * 16 + g / 4 * 8 + g % 2 * 4; }
+  // Of the part's scales, that of a set.
+  static CACHALOT_BOTH int GroupOf(int g, int set) { return kSplit ? set : g * kGroups / 8; }
   // Column g of tile j; of four tiles from a multiple of four on, columns lie side by side.
   static CACHALOT_BOTH int ColumnOf(int g, int j) {
-    if constexpr (kBytes) return g * kLaneBytes + j;
+    if constexpr (kBytes) return g * kWords * 4 + j;
+    if constexpr (kSplit) return (j / 8 * 2 + g / 4) * kKvUnit + g % 4 * 4 + j % 4 + j % 8 / 4 * 16;
     return g / 2 * kKvUnit + g % 2 * 8 + j % 8 + j / 8 * 16;
   }
-  static CACHALOT_BOTH int TileOf(int w, int i) { return kBytes ? w * 4 + i : w * 4 + i % 4 + i / 4 * 8; }
+  static CACHALOT_BOTH int TileOf(int w, int i) {
+    if constexpr (kSplit) return w * 8 + i;
+    return kBytes ? w * 4 + i : w * 4 + i % 4 + i / 4 * 8;
+  }
   // Whether pair i's codes are 2^-20 times what they are.
-  static CACHALOT_BOTH constexpr bool IsHigh(int i) { return !kBytes && i >= 4; }
+  static CACHALOT_BOTH constexpr bool IsHigh(int i) { return kCode == KvCode::kInt4 && i >= 4; }
 
-  // Upper quarters as HalfPair wants them, from a token's two words of the high plane.
-  static CACHALOT_BOTH uint32_t Tops(uint32_t high, int g) { return high >> (g % 2 * 2); }
-  // Codes of two tokens, of the words' byte i % 4: integers (E4M3: see ValueFragments::BytePairs).
-  static CACHALOT_BOTH uint32_t HalfPair(uint32_t first, uint32_t second, uint32_t first_top, uint32_t second_top, int i) {
+  // INT6: the four codes of a word's low or high halves as bytes, with their upper bits.
+  static CACHALOT_BOTH uint32_t Bytes(uint32_t word, uint32_t high, int g, bool upper) {
+    const uint32_t top = high >> (g % 4 / 2 * 2);
+    return upper ? (word >> 4 & 0x0f0f0f0fu) | (top & 0x30303030u) : (word & 0x0f0f0f0fu) | (top << 4 & 0x30303030u);
+  }
+  // Codes of two tokens, of the words' byte i % 4: integers (E4M3: see ValueFragments::BytePairs; INT6: WidenBytes of Bytes).
+  static CACHALOT_BOTH uint32_t HalfPair(uint32_t first, uint32_t second, int i) {
     const uint32_t byte = static_cast<uint32_t>(i % 4), pick = byte | byte << 4 | (byte + 4) << 8 | (byte + 4) << 12;
     const uint32_t pair = PickBytes(first, second, pick);
     if constexpr (kCode == KvCode::kInt8) return (pair & 0x00ff00ffu) ^ 0x00800080u;
-    if constexpr (kCode == KvCode::kInt4) return pair & (i < 4 ? 0x000f000fu : 0x00f000f0u);
-    const uint32_t tops = PickBytes(first_top, second_top, pick);
-    return i < 4 ? (pair & 0x000f000fu) | (tops << 4 & 0x00300030u) : (pair & 0x00f000f0u) | (tops >> 4 & 0x03000300u);
+    return pair & (i < 4 ? 0x000f000fu : 0x00f000f0u);
   }
 };
 
