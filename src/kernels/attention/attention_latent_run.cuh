@@ -130,7 +130,7 @@ __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const C
 template <KvCode kCode>
 struct LatentQueries {
   uint32_t words[kLatentSteps<kCode>][4];
-  uint32_t exact[2][4];
+  uint32_t exact;  // where they are in shared memory: they are read anew for each run, registers are short
   int starts[2][LatentKeys<kCode>::kGroups];  // of integer keys
   float factor[2];
 };
@@ -143,11 +143,7 @@ __device__ __forceinline__ void LoadLatentQueries(const SharedLatentQueries<kCod
     const uint4 four = shared.words[part][step * 32 + lane];
     q->words[step][0] = four.x, q->words[step][1] = four.y, q->words[step][2] = four.z, q->words[step][3] = four.w;
   }
-#pragma unroll
-  for (int rest = 0; rest < 2; ++rest) {
-    const uint4 four = shared.exact[part][rest][lane];
-    q->exact[rest][0] = four.x, q->exact[rest][1] = four.y, q->exact[rest][2] = four.z, q->exact[rest][3] = four.w;
-  }
+  q->exact = SharedAddress(&shared.exact[part][0][lane]);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r;
@@ -245,13 +241,16 @@ __device__ __forceinline__ void LatentScores(const LatentKeyCodes<kCode>& codes,
   using Keys = LatentKeys<kCode>;
   using Head = typename Keys::Head;
   const int quad = static_cast<int>(threadIdx.x) % 4;
+  uint32_t exact[2][4];
+#pragma unroll
+  for (int rest = 0; rest < 2; ++rest) LoadShared(exact[rest], q.exact + rest * 512);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     const auto scale = [&](int c, int group) { return ScaleOf(codes.scales[2 * tile + c % 2][group / 2], group % 2 != 0); };
 #pragma unroll
     for (float& score : s[tile]) score = 0;
 #pragma unroll
-    for (int rest = 1; rest >= 0; --rest) Mma(s[tile], q.exact[rest], codes.exact[tile][0], codes.exact[tile][1], __nv_bfloat16{});
+    for (int rest = 1; rest >= 0; --rest) Mma(s[tile], exact[rest], codes.exact[tile][0], codes.exact[tile][1], __nv_bfloat16{});
     if constexpr (!kIntegerLatents<kCode>) {
       float sum[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -299,19 +298,23 @@ __device__ __forceinline__ void ReadLatentValues(uint32_t slot, int part, int t0
   using Values = LatentValues<kCode>;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, quad = lane % 4;
   constexpr int kAtOnce = Values::kSplit ? 1 : Values::kWords;
+  // Rows of four tokens lie at constant distances, and so do the words of one; in every other row pieces may have changed places.
+  const uint32_t even = slot + static_cast<uint32_t>(Slot::Main::At(4 * quad, Values::Offset(g, 0)));
+  const uint32_t odd = slot + static_cast<uint32_t>(Slot::Main::At(4 * quad + 1, Values::Offset(g, 0))) - Slot::Main::kRowBytes;
+  const uint32_t top = slot + Slot::kHigh + static_cast<uint32_t>(Slot::High::At(4 * quad, Values::HighOffset(g, 0)));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int w = 0; w < Values::kWords; w += kAtOnce) {
       uint32_t words[kAtOnce];
-      LoadShared(words, slot + static_cast<uint32_t>(Slot::Main::At(4 * quad + i, Values::Offset(g, w))));
+      LoadShared(words, (i % 2 == 0 || !Values::kBytes ? even : odd) + i * Slot::Main::kRowBytes + (Values::Offset(0, w) - Values::Offset(0, 0)));
 #pragma unroll
       for (int of = 0; of < kAtOnce; ++of) codes->main[i][w + of] = words[of];
     }
 #pragma unroll
     for (int w = 0; w < Values::kHighWords; ++w) {
       uint32_t word[1];
-      LoadShared(word, slot + Slot::kHigh + static_cast<uint32_t>(Slot::High::At(4 * quad + i, Values::HighOffset(g, w))));
+      LoadShared(word, top + i * Slot::High::kRowBytes + Values::HighOffset(0, w));
       codes->high[i][w] = word[0];
     }
   }

@@ -29,32 +29,21 @@ struct Shared {
     float merge[kGroups][kCodeRows][kLatentDim + kMergePad];  // when all runs of an item have been read
   };
   float warp_m[kGroups][kCodeRows], warp_l[kGroups][kCodeRows];
-  float4 handed[kGroups][2][kLatentParts][2][32];
+  float4 handed[kGroups][2][kLatentParts * 2 * 32];  // scores of parts, of one run and the next
   SharedLatentQueries<kCode> queries;
 };
 
-__device__ __forceinline__ void MeetGroup(int group) {
-  if (group == 0) {
-    asm volatile("bar.sync 1, %0;\n" ::"n"(128) : "memory");
-  } else if (group == 1) {
-    asm volatile("bar.sync 2, %0;\n" ::"n"(128) : "memory");
-  } else {
-    asm volatile("bar.sync 3, %0;\n" ::"n"(128) : "memory");
-  }
-}
+__device__ __forceinline__ void MeetGroup(int group) { asm volatile("bar.sync %0, 128;\n" ::"r"(group + 1) : "memory"); }
 
-// Scores of a part become those of all four.
-template <typename S>
-__device__ __forceinline__ void AddParts(float (&s)[2][4], int group, int part, int turn, S& shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  auto& handed = shared.handed[group][turn];
+// Scores of a part become those of all four. `handed`: the group's, `mine`: which of them this lane writes.
+__device__ __forceinline__ void AddParts(float (&s)[2][4], int group, int mine, float4* handed) {
 #pragma unroll
-  for (int tile = 0; tile < 2; ++tile) handed[part][tile][lane] = {s[tile][0], s[tile][1], s[tile][2], s[tile][3]};
+  for (int tile = 0; tile < 2; ++tile) handed[mine + tile * 32] = {s[tile][0], s[tile][1], s[tile][2], s[tile][3]};
   MeetGroup(group);
   // Two and two: the same sum in each of the warps.
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const float4 beside = handed[part ^ 1][tile][lane], first = handed[part ^ 2][tile][lane], second = handed[part ^ 3][tile][lane];
+    const float4 beside = handed[(mine ^ 64) + tile * 32], first = handed[(mine ^ 128) + tile * 32], second = handed[(mine ^ 192) + tile * 32];
     s[tile][0] = (s[tile][0] + beside.x) + (first.x + second.x);
     s[tile][1] = (s[tile][1] + beside.y) + (first.y + second.y);
     s[tile][2] = (s[tile][2] + beside.z) + (first.z + second.z);
@@ -125,7 +114,7 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
       __syncwarp();  // every lane has read
       if (i + kSlots < places.count()) CopyLatents<kCode>(planes, places.At(i + kSlots), part, slot);
       CommitAsync();
-      AddParts(scores, group, part, i % 2, shared);
+      AddParts(scores, group, part * 64 + lane, shared.handed[group][i % 2]);
       uint32_t weights[4], scales[2];
       float value_scale[4];
       values.Largest(scales);
