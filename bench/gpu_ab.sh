@@ -28,9 +28,9 @@ for model in $models; do
     q4_k)
       compare "Llama-8B Q4_K" 45 1,4,8 --dummy r1-distill-llama-8b --dummy-type q4_k -- "${launches[@]}" gemv_alone=none gemv_code_k=1 gemv_code_warps=32 gemv_rows=8 fuse=none ;;
     v2-lite)
-      compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=long gemv_expert_k=1 gemv_pairs=96 experts=two experts=apart few=all "${fusions[@]}" ;;
+      compare "V2-Lite BF16" 65 1,16,64 --dummy deepseek-v2-lite -- "${launches[@]}" gemv_alone=long gemv_expert_k=1 gemv_pairs=96 experts=two experts=apart "${fusions[@]}" ;;
     v3)
-      compare "V3 FP8, 5 layers" 50 1,16 --dummy deepseek-v3 --dummy-layers 5 -- "${launches[@]}" gemv_dense_k=2048 gemv_expert_k=7168 experts=two experts=apart few=none ;;
+      compare "V3 FP8, 5 layers" 50 1,16 --dummy deepseek-v3 --dummy-layers 5 -- "${launches[@]}" gemv_dense_k=2048 gemv_expert_k=7168 experts=two experts=apart ;;
     *) echo "unknown: $model (8b q4_k v2-lite v3)" && exit 2 ;;
   esac
 done

@@ -150,33 +150,6 @@ void FewTokens(Bench& bench, const FewShape& s, int rounds) {
   }
 }
 
-// A dense matmul of a few rows by the decode or the stream kernel, and by the experts'.
-void FewRows(Bench& bench, int64_t n, int64_t k, int rounds) {
-  const int64_t bytes = n * CudaRowsOf(DType::kFP8E4M3, k).row_bytes, step = (bytes + 255) / 256 * 256;
-  const int64_t calls = std::clamp<int64_t>((kColdBytes + bytes - 1) / bytes, 2, std::min<int64_t>(20, kPoolBytes / step));
-  std::printf("FP8 %6lld x %5lld, %6.1f MB, 1, 2, 4 rows", static_cast<long long>(n), static_cast<long long>(k), static_cast<double>(bytes) * 1e-6);
-  for (const int64_t m : {1, 2, 4}) {
-    CudaMatmulParams params = {.x = bench.x(), .x_stride = k, .m = m, .weight = {.dtype = DType::kFP8E4M3, .n = n, .k = k, .data = bench.pool.data(),
-                               .block_scales = bench.pool.as<float>()}, .y = bench.y.as<float>(), .y_stride = n};
-    bench.Reserve(bench.backend->matmul_workspace_bytes(params, bench.info.num_sms));
-    std::vector<std::function<void()>> enqueues;
-    for (const char* way : {"few=none", "few=fp8"}) {
-      enqueues.emplace_back([&, way] {
-        Check(bench.backend->set_tune(way));
-        for (int64_t i = 0; i < calls; ++i) {
-          params.weight.data = bench.pool.data() + i * step;
-          Check(bench.backend->matmul(bench.exec, params));
-        }
-      });
-    }
-    for (const double us : CapturedInTurn(bench.exec.stream, enqueues, rounds)) {
-      Cell(bench, us / static_cast<double>(calls), static_cast<double>(bytes), 0, false);
-    }
-  }
-  Check(bench.backend->set_tune(""));
-  std::printf("\n");
-}
-
 }  // namespace
 
 int FewTokensBench(int rounds) {
@@ -185,10 +158,6 @@ int FewTokensBench(int rounds) {
   std::printf("apart | one launch | two\n");
   FewTokens(bench, {"V3", DType::kFP8E4M3, 256, 8, 7168, 2048, 2048}, rounds);
   FewTokens(bench, {"V2-Lite", DType::kF16, 64, 6, 2048, 1408, 2816}, rounds);
-  std::printf("DeepSeek-V3's dense matmuls: few=none | few=fp8\n");
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2112, 7168}, {24576, 1536}, {7168, 14336}, {7168, 16384}, {7168, 18432}, {36864, 7168}}) {
-    FewRows(bench, n, k, rounds);
-  }
   return 0;
 }
 

@@ -375,7 +375,7 @@ TEST_F(GpuAttention, PrefillByEachKernel) {
       if (!Chosen(WorkOf(s, batches[b]))) continue;
       const Step step(s, batches[b]);
       const std::vector<float> want = RunCpu(step);
-      for (const char* kernel : {"attention=stream", "attention=rounds"}) {
+      for (const char* kernel : {"prefill=wgmma", "prefill=mma"}) {
         SCOPED_TRACE(fmt::format("{} batch {} {}", Name(s), b, kernel));
         GPU_OK(Backend().set_tune(kernel));
         const std::vector<float> got = RunGpu(step, {});
@@ -406,7 +406,7 @@ TEST_F(GpuAttention, PrefillReadsNoTokenTooMany) {
         for (int32_t h = 0; h < s.kv.num_kv_heads; ++h) step.cache.Write(0, h, t, nan_k, nan_v);
       }
       const std::vector<float> want = RunCpu(step);
-      for (const char* kernel : {"attention=stream", "attention=rounds"}) {
+      for (const char* kernel : {"prefill=wgmma", "prefill=mma"}) {
         SCOPED_TRACE(kernel);
         GPU_OK(Backend().set_tune(kernel));
         const std::vector<float> got = RunGpu(step, {});

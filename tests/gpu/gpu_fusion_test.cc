@@ -244,7 +244,6 @@ void CheckPair(DType dtype, int64_t dense_n, int64_t experts_n, int64_t dense_k,
 }
 
 TEST_F(GpuFusion, ExpertsBesideAMatmul) {
-  GPU_OK(Backend().set_tune("few=none"));  // what each is alone is the decode kernel's
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kFP8E4M3, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
     for (const int64_t tokens : {1, 2, 4}) {
       CheckPair(dtype, 5632, 2816, 2048, 2048, true, tokens);  // DeepSeek-V2-Lite: gate/up, then down
@@ -254,7 +253,6 @@ TEST_F(GpuFusion, ExpertsBesideAMatmul) {
       if (HasFatalFailure()) return;
     }
   }
-  GPU_OK(Backend().set_tune(""));
 }
 
 // Of more rows by wgmma: as the ops one after the other but for where sums are cut; and the F16 copy is that of what is written.

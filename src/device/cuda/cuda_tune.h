@@ -33,6 +33,10 @@ struct CudaTune {
   int gemv_code_warps = 16;  // of a block, or 32: GGUF's types of 2 to 6 bits, but for Q4_0, Q4_1 and IQ4
   // Of each matrix that the next ops read, what attention of up to four tokens brings to L2; 0: nothing.
   int prefetch_kib = 0;
+  // Prefill attention of 16-bit caches with heads of 64, 128 and 192: by the kernels on wgmma and bulk copies (attention_prefill_sm90.cu), or those
+  // on mma (attention_prefill_sm80.cu).
+  enum class Prefill { kWgmma, kMma };
+  Prefill prefill = Prefill::kWgmma;
   // Decode attention with heads of 64 and 128: by the kernel that streams equal shares to all SMs (attention_stream_sm90.cu), or
   // the one that takes items in rounds (attention_decode_sm80.cu); usual: as StreamCovers says.
   enum class Attention { kUsual, kStream, kRounds };
@@ -42,15 +46,9 @@ struct CudaTune {
   enum class Mla { kUsual, kStream, kRounds };
   Mla mla = Mla::kUsual;
   // The experts of up to four tokens, weights of F16 and FP8: gate/up, SwiGLU, down and sum in one launch whose blocks meet once
-  // (moe_few.cuh), in two such, or by matmuls of their own; and what brings the weights to it.
-  enum class Experts { kOne, kTwo, kApart };
-  Experts experts = Experts::kOne;
-  // Types of dense weights that its kernel multiplies by up to four rows, instead of the decode kernel, by bits.
-  static constexpr std::string_view kFewTypes[] = {"fp8", "f16"};
-  enum Few : uint32_t { kFewFp8 = 1, kFewF16 = 2 };
-  uint32_t few = kFewFp8;
-  enum class ExpertCopies { kAsync, kBulk };
-  ExpertCopies expert_copies = ExpertCopies::kAsync;
+  // (moe_few.cuh), in two such, or by matmuls of their own; usual: one, or two where one would have a short ring (kFewRoomyStages).
+  enum class Experts { kUsual, kOne, kTwo, kApart };
+  Experts experts = Experts::kUsual;
   // Rows of x above which cuBLASLt multiplies, rows of W that tiles on wgmma have at least; 0: as matmul_sm80.cu says.
   int blas_rows = 0;
   int wgmma_rows = 0;
@@ -59,7 +57,7 @@ struct CudaTune {
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, attention=stream|rounds, mla=stream|rounds, experts=one|two|apart, few=fp8|none|all|f16, expert_copies=async|bulk";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, prefill=wgmma|mma, attention=stream|rounds, mla=stream|rounds, experts=one|two|apart";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -103,6 +101,11 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
       tune.gemv_alone = value == "none" ? CudaTune::Alone::kNone : value == "long" ? CudaTune::Alone::kLong : CudaTune::Alone::kAll;
       continue;
     }
+    if (key == "prefill") {
+      if (value != "wgmma" && value != "mma") return false;
+      tune.prefill = value == "wgmma" ? CudaTune::Prefill::kWgmma : CudaTune::Prefill::kMma;
+      continue;
+    }
     if (key == "attention") {
       if (value != "stream" && value != "rounds") return false;
       tune.attention = value == "stream" ? CudaTune::Attention::kStream : CudaTune::Attention::kRounds;
@@ -113,18 +116,9 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
       tune.mla = value == "stream" ? CudaTune::Mla::kStream : CudaTune::Mla::kRounds;
       continue;
     }
-    if (key == "few") {
-      if (!ParseNames(value, CudaTune::kFewTypes, &tune.few)) return false;
-      continue;
-    }
     if (key == "experts") {
       if (value != "one" && value != "two" && value != "apart") return false;
       tune.experts = value == "one" ? CudaTune::Experts::kOne : value == "two" ? CudaTune::Experts::kTwo : CudaTune::Experts::kApart;
-      continue;
-    }
-    if (key == "expert_copies") {
-      if (value != "async" && value != "bulk") return false;
-      tune.expert_copies = value == "async" ? CudaTune::ExpertCopies::kAsync : CudaTune::ExpertCopies::kBulk;
       continue;
     }
     int* number = key == "gemv_rows"       ? &tune.gemv_rows

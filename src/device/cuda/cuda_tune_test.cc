@@ -30,15 +30,16 @@ TEST(CudaTune, ReadsWhatItKnows) {
   EXPECT_EQ(tune.mla, CudaTune::Mla::kStream);
   ASSERT_TRUE(ParseCudaTune("mla=rounds", &tune));
   EXPECT_EQ(tune.mla, CudaTune::Mla::kRounds);
-  ASSERT_TRUE(ParseCudaTune("experts=two,expert_copies=bulk", &tune));
+  ASSERT_TRUE(ParseCudaTune("experts=two,prefill=mma", &tune));
   EXPECT_EQ(tune.experts, CudaTune::Experts::kTwo);
-  EXPECT_EQ(tune.expert_copies, CudaTune::ExpertCopies::kBulk);
-  ASSERT_TRUE(ParseCudaTune("experts=apart,few=f16", &tune));
-  EXPECT_EQ(tune.few, CudaTune::kFewF16);
-  ASSERT_TRUE(ParseCudaTune("few=none", &tune));
-  EXPECT_EQ(tune.few, 0u);
+  EXPECT_EQ(tune.prefill, CudaTune::Prefill::kMma);
+  ASSERT_TRUE(ParseCudaTune("prefill=wgmma", &tune));
+  EXPECT_EQ(tune.prefill, CudaTune::Prefill::kWgmma);
+  EXPECT_EQ(tune.experts, CudaTune::Experts::kUsual);
+  ASSERT_TRUE(ParseCudaTune("experts=one", &tune));
+  EXPECT_EQ(tune.prefill, CudaTune::Prefill::kWgmma);
+  EXPECT_EQ(tune.experts, CudaTune::Experts::kOne);
   ASSERT_TRUE(ParseCudaTune("experts=apart", &tune));
-  EXPECT_EQ(tune.few, CudaTune::kFewFp8);
   EXPECT_EQ(tune.experts, CudaTune::Experts::kApart);
   // Each text starts from the defaults.
   ASSERT_TRUE(ParseCudaTune("late=all", &tune));
@@ -51,7 +52,7 @@ TEST(CudaTune, ReadsWhatItKnows) {
 TEST(CudaTune, RefusesTheRestAndLeavesAllAsItWas) {
   CudaTune tune;
   ASSERT_TRUE(ParseCudaTune("gemv_pairs=7", &tune));
-  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "attention=usual", "mla=usual", "experts=three", "few=q4", "expert_copies=", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
+  for (const char* text : {"late", "late=", "late=some", "late=norm+", "late=+norm", "gemv_alone=1", "carveout=own", "attention=usual", "mla=usual", "experts=three", "few=fp8", "prefill=", "gemv_rows=9", "gemv_rows=0", "gemv_pairs=-1",
                            "gemv_pairs=1234567", "gemv_pairs=", "speed=2", "=", ",", "gemv_pairs=3,"}) {
     const bool trailing = std::string_view(text) == "gemv_pairs=3,";
     EXPECT_EQ(ParseCudaTune(text, &tune), trailing) << text;

@@ -277,7 +277,7 @@ bool PrefillCovers(const AttentionParams& params) {
 CudaStatus RunPrefillAttention(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                                const AttentionParams& params) {
   const WideSchedule wide = MakeWideSchedule(schedule, batch);
-  const bool is_wide = CurrentTune().attention == CudaTune::Attention::kStream && WidePrefillCovers(params);
+  const bool is_wide = CurrentTune().prefill == CudaTune::Prefill::kWgmma && WidePrefillCovers(params);
   const WideSchedule* with = is_wide ? &wide : nullptr;
   CudaStatus failure = params.kv.dtype == DType::kF16 ? LaunchDim<__half>(exec, batch, schedule, params, with)
                                                       : LaunchDim<__nv_bfloat16>(exec, batch, schedule, params, with);

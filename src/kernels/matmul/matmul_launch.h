@@ -82,10 +82,6 @@ CudaStatus LaunchStream(const CudaExec& exec, const MatmulProblem& problem, cons
 template <DType kType>
 CudaStatus LaunchGemv(const CudaExec& exec, const MatmulProblem& problem, const GemvShape& shape, int64_t slots);
 
-// --- moe_matmul/moe_few.cuh: dense, up to four rows of x, rows of W without padding; no workspace ---
-bool FewTakes(const CudaExec& exec, DType dtype, const MatmulProblem& problem);  // with what it asks for beside its products
-CudaStatus RunFew(const CudaExec& exec, DType dtype, const MatmulProblem& problem);
-
 // --- gemv_pair.cuh: two of them in one launch ---
 struct GemvPair;
 template <DType kType>

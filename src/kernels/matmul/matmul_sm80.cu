@@ -195,7 +195,6 @@ BulkCut FindBulk(const CudaExec& exec, DType dtype, const MatmulProblem& p, int 
 // Whether what the problem asks for beside its products is one launch: of the decode kernel, or SwiGLU of 16-bit weights on wgmma.
 bool Fuses(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs, int columns) {
   const bool norm = p.norm_weight != nullptr, glu = p.glu_rows > 0, experts = p.expert_begin != nullptr;
-  if (FewTakes(exec, dtype, p)) return true;
   if (FindGemvShape(exec, dtype, p, pairs).blocks > 0) return DecodeFuses(exec, dtype, p, pairs);
   return glu && !norm && GluFits(p) && (CurrentTune().fuse & CudaTune::kFuseGluMany) != 0 && Is16Bit(dtype) &&
          !WantsF32(exec, dtype) && TakesWgmma(exec, dtype, columns) && (experts || p.m <= Tuned(CurrentTune().blas_rows, kBlasRows));
@@ -209,7 +208,6 @@ CudaStatus NotFused(const MatmulProblem& p, const char* op) {
 CudaStatus RunStream(const CudaExec& exec, DType dtype, MatmulProblem p, int64_t x_rows, int64_t pairs, int columns,
                      const char* op) {
   const bool experts = p.expert_begin != nullptr;
-  if (FewTakes(exec, dtype, p)) return RunFew(exec, dtype, p);
   if (const GemvShape shape = FindGemvShape(exec, dtype, p, pairs); shape.blocks > 0) {
     return KernelsOf(dtype).gemv(exec, p, shape, experts ? pairs : p.num_groups);
   }

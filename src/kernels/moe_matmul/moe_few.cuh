@@ -11,8 +11,6 @@
 // multiplies takes 64 bytes; its sums of a tile go to shared memory, where the folding warp adds the sixteen up and does what is left.
 // All of them wait for every stage: who leaves some out might take a barrier's phase before for the one that it waits for.
 //
-// A dense matmul of few rows is a mixture with a shared expert alone, in one of the two phases.
-//
 // Invariant: an output is the sum of the warps' sums, in their order, each in the order of k; a token's experts are added in rising
 // order and the shared one last. So its bits depend on its row and on W alone. No float is added by an atomic.
 #pragma once
@@ -304,7 +302,7 @@ __device__ __forceinline__ void MultiplyTiles(const FewProblem& p, FewShared* me
   FewPlace<kFewPartials> sums;
 #pragma unroll 1
   for (int phase = p.first_phase; phase <= p.last_phase; ++phase) {
-    if (phase == 0 || p.dense) {
+    if (phase == 0) {
       StageTokens(p, memory, shared + p.layout.x);
     } else {
       if (p.first_phase == 0) {
@@ -423,7 +421,7 @@ __device__ __forceinline__ void FoldTiles(const FewProblem& p, FewShared* memory
 #pragma unroll 1
     for (int i = lane; i < mine.end - mine.begin; i += 32) {
       routed[t * block_rows + i] = dense[t * block_rows + i] = 0;
-      residual[t * block_rows + i] = !p.accumulate ? 0.0f : __ldcg(p.residual + t * p.residual_stride + mine.begin + i);
+      residual[t * block_rows + i] = __ldcg(p.residual + t * p.residual_stride + mine.begin + i);
     }
   }
   __syncwarp();
@@ -447,13 +445,9 @@ __device__ __forceinline__ void FoldTiles(const FewProblem& p, FewShared* memory
         const int column = lane / 8, row = lane % 8;
         if (column < expert.count && row < tile.rows) {
           const float value = SwiGluValue(sum_of(column, row), sum_of(column, row + 8));
-          if (p.dense) {
-            p.y[column * p.y_stride + tile.row + row] = value;
-          } else {
-            const int gates = tile.expert < 0 ? p.shared[0].rows : p.each[0].rows;
-            uint16_t* h = tile.expert < 0 ? p.shared_h : p.h;
-            h[int64_t{expert.first + column} * gates + tile.row + row] = ClampedHalf(value);
-          }
+          const int gates = tile.expert < 0 ? p.shared[0].rows : p.each[0].rows;
+          uint16_t* h = tile.expert < 0 ? p.shared_h : p.h;
+          h[int64_t{expert.first + column} * gates + tile.row + row] = ClampedHalf(value);
         }
       } else {
         const int row = lane % 16, at = tile.row - mine.begin + row;

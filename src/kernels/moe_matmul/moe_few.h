@@ -1,8 +1,6 @@
 // How the experts of a few tokens (moe_few.cuh) are dealt to the blocks, and where things lie in a block's shared memory. Numbers
 // alone, so that they are tested where there is no card.
 //
-// A dense matmul of few rows is dealt as a mixture that has a shared expert only.
-//
 // Invariant: the blocks' tiles hold every row of every matrix once, and no block has more than a tile's row above its share.
 #pragma once
 
@@ -32,6 +30,7 @@ inline constexpr int kFewScalesAt = kFewTileRows * kFewStageStride;  // F32 [kFe
 inline constexpr int kFewStageBytes = kFewScalesAt + kFewStageScales * kFewTileRows * 4;
 inline constexpr int kFewLeastStages = 3;
 inline constexpr int kFewMostStages = 12;
+inline constexpr int kFewRoomyStages = 5;    // with fewer two launches are faster than one
 inline constexpr int kFewPartials = 4;       // tiles whose sums wait for the warp that folds them
 inline constexpr int kFewPartialBytes = kFewWarps * kFewTokens * kFewTileRows * 4;
 inline constexpr int kFewMostDim = 8192;     // of x: 256 threads keep it in registers
@@ -125,8 +124,14 @@ struct FewLayout {
   int block_rows = 0;
   int bytes = 0;
 };
-// For `x_bytes` of x and `block_rows` sums a token.
-inline FewLayout LayFewOut(int64_t x_bytes, int64_t block_rows, int64_t most_bytes) {
+inline FewLayout LayFewOut(const FewShape& shape, int blocks, int64_t most_bytes) {
+  int64_t x_bytes = 0, block_rows = 0;
+  if (shape.up) x_bytes = int64_t{shape.tokens} * FewXStride(shape.dim);
+  if (shape.down) {
+    const int64_t shared = shape.shared_gates > 0 ? int64_t{shape.tokens} * FewXStride(shape.shared_gates) : 0;
+    x_bytes = std::max(x_bytes, int64_t{shape.pairs} * FewXStride(shape.gates) + shared);
+    block_rows = (shape.dim + blocks - 1) / blocks;
+  }
   FewLayout layout;
   const int64_t sums_bytes = int64_t{3} * kFewTokens * block_rows * 4;
   const int64_t rest = x_bytes + int64_t{kFewPartials} * kFewPartialBytes + sums_bytes;
@@ -139,16 +144,6 @@ inline FewLayout LayFewOut(int64_t x_bytes, int64_t block_rows, int64_t most_byt
   layout.sums = layout.partials + kFewPartials * kFewPartialBytes;
   layout.bytes = layout.sums + static_cast<int>(sums_bytes);
   return layout;
-}
-inline FewLayout LayFewOut(const FewShape& shape, int blocks, int64_t most_bytes) {
-  int64_t x_bytes = 0, block_rows = 0;
-  if (shape.up) x_bytes = int64_t{shape.tokens} * FewXStride(shape.dim);
-  if (shape.down) {
-    const int64_t shared = shape.shared_gates > 0 ? int64_t{shape.tokens} * FewXStride(shape.shared_gates) : 0;
-    x_bytes = std::max(x_bytes, int64_t{shape.pairs} * FewXStride(shape.gates) + shared);
-    block_rows = (shape.dim + blocks - 1) / blocks;
-  }
-  return LayFewOut(x_bytes, block_rows, most_bytes);
 }
 
 }  // namespace cachalot

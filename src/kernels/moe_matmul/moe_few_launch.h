@@ -36,11 +36,6 @@ struct FewProblem {
   uint16_t* shared_h = nullptr;
   float* residual = nullptr;
   int64_t residual_stride = 0;
-  // A dense matmul: one phase, of shared[phase] alone; down reads x, adds to the residual stream or overwrites it; gate/up writes y.
-  bool dense = false;
-  bool accumulate = true;
-  float* y = nullptr;
-  int64_t y_stride = 0;
   uint32_t* counters = nullptr;  // two; zero, and left zero
   FewLayout layout = {};
   int first_phase = 0, last_phase = 1;  // 0: gate/up, 1: down

@@ -1,4 +1,4 @@
-// The experts of a few tokens and dense matmuls of few rows: which calls the kernel takes (moe_few.cuh), and in how many launches.
+// The experts of a few tokens: which calls the kernel takes (moe_few.cuh), and in how many launches.
 #include <algorithm>
 #include <climits>
 
@@ -62,7 +62,6 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
       (norm && (params.up.k < kNormLeastDim || !whole(params.norm.norm_weight)))) {
     return false;
   }
-  const bool one = tune.experts != CudaTune::Experts::kTwo;
   FewShape shape = {.tokens = static_cast<int>(params.num_tokens), .pairs = static_cast<int>(pairs), .dim = static_cast<int>(params.up.k),
                     .gates = static_cast<int>(params.down.k), .shared_gates = shared ? static_cast<int>(params.shared_down.k) : 0};
   if (params.down.n != params.up.k) return false;  // x and the residual stream are of one width
@@ -82,10 +81,12 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   p.h = params.h, p.shared_h = params.shared_h;
   p.residual = params.residual, p.residual_stride = params.residual_stride;
   p.counters = exec.counters;
-  p.last_phase = one ? 1 : 0;
   const int64_t most = MostBytes();
-  shape.down = one;
   p.layout = LayFewOut(shape, exec.num_sms, most);
+  const bool one = tune.experts == CudaTune::Experts::kUsual ? p.layout.stages >= kFewRoomyStages : tune.experts == CudaTune::Experts::kOne;
+  p.last_phase = one ? 1 : 0;
+  shape.down = one;
+  if (!one) p.layout = LayFewOut(shape, exec.num_sms, most);
   FewShape second = shape;
   second.up = false, second.down = true;
   const FewLayout of_down = LayFewOut(second, exec.num_sms, most);
@@ -94,55 +95,7 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   return true;
 }
 
-// The same for a dense matmul.
-bool MakeDense(const CudaExec& exec, DType dtype, const MatmulProblem& m, FewProblem* out) {
-  const CudaTune& tune = CurrentTune();
-  const bool norm = m.norm_weight != nullptr, glu = m.glu_rows > 0, fp8 = dtype == DType::kFP8E4M3;
-  if (FindKernel(dtype) == nullptr || (tune.few & (fp8 ? CudaTune::kFewFp8 : CudaTune::kFewF16)) == 0 || exec.deterministic ||
-      WantsF32(exec, dtype) || !CurrentCard().RunsHopperCode() || m.expert_begin != nullptr || m.num_groups > 1 || m.m <= 0 || m.m > kFewTokens ||
-      m.bias != nullptr || !HasAlignedX(m) || m.x_rows != nullptr) {
-    return false;
-  }
-  if ((norm && ((tune.fuse & CudaTune::kFuseNorm) == 0 || m.k < kNormLeastDim || m.k > kFewMostDim ||
-                reinterpret_cast<uintptr_t>(m.norm_weight) % 16 != 0)) ||
-      (glu && ((tune.fuse & CudaTune::kFuseGlu) == 0 || !GluFits(m)))) {
-    return false;
-  }
-  const int64_t row_bytes = m.layout.row_bytes, block_rows = (m.n + exec.num_sms - 1) / exec.num_sms;
-  if (row_bytes != int64_t{m.k} * (fp8 ? 1 : 2) || row_bytes % kFewWholeBytes != 0 || block_rows > kFewMostBlockRows || !FewFits(m.n, exec.num_sms)) {
-    return false;  // with SwiGLU and without: the same bits
-  }
-  const int phase = glu ? 0 : 1;
-  FewProblem p;
-  p.shared[phase] = {.w = m.w, .scales = m.block_scales, .rows = glu ? m.glu_rows : m.n, .k = m.k, .row_bytes = static_cast<int>(row_bytes),
-                     .scale_rows = m.block_scale_rows};
-  p.each[phase] = p.shared[phase];
-  p.each[phase].w = nullptr;
-  p.num_tokens = m.m;
-  p.x = static_cast<const float*>(m.x), p.x_stride = m.x_stride, p.x_dim = m.k;
-  p.norm_weight = m.norm_weight, p.norm_eps = m.norm_eps;
-  p.dense = true, p.accumulate = m.accumulate;
-  p.y = p.residual = m.y, p.y_stride = p.residual_stride = m.y_stride;
-  p.first_phase = p.last_phase = phase;
-  p.layout = LayFewOut(int64_t{m.m} * FewXStride(m.k), glu ? 0 : block_rows, MostBytes());
-  *out = p;
-  return LayFewOut(int64_t{m.m} * FewXStride(m.k), block_rows, MostBytes()).stages > 0;
-}
-
 }  // namespace
-
-bool FewTakes(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
-  FewProblem p;
-  return MakeDense(exec, dtype, problem, &p);
-}
-
-CudaStatus RunFew(const CudaExec& exec, DType dtype, const MatmulProblem& problem) {
-  FewProblem p;
-  if (!MakeDense(exec, dtype, problem, &p)) {
-    return CudaFail(CudaFault::kInvalid, "matmul of m %d, n %d, k %d by the kernel for few rows", problem.m, problem.n, problem.k);
-  }
-  return FindKernel(dtype)->launch(exec, p);
-}
 
 bool CudaMoeFewFuses(const CudaExec& exec, const CudaMoeFewParams& params) {
   FewProblem p;

@@ -135,6 +135,15 @@ TEST(MoeFew, SharesAreOf32Bits) {
   EXPECT_EQ(last.begin, static_cast<int>(int64_t{rows} * kFewPairs * 131 / 132));
 }
 
+// DeepSeek-V3's of four tokens are two launches.
+TEST(MoeFew, ARingThatIsRoomy) {
+  FewShape shape = {.dim = 7168, .gates = 2048, .shared_gates = 2048};
+  for (shape.tokens = 1; shape.tokens <= kFewTokens; ++shape.tokens) {
+    shape.pairs = 8 * shape.tokens;
+    EXPECT_EQ(LayFewOut(shape, 132, kBlockBytes).stages >= kFewRoomyStages, shape.tokens < 4) << shape.tokens;
+  }
+}
+
 TEST(MoeFew, WhatDoesNotFitHasNoStages) {
   EXPECT_EQ(LayFewOut({.tokens = 4, .pairs = 8, .dim = 4096, .gates = 14336}, 132, kBlockBytes).stages, 0);
   EXPECT_EQ(LayFewOut({.tokens = 1, .pairs = 2, .dim = 4096, .gates = 512}, 132, 64 << 10).stages, 0);
