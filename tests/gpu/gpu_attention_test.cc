@@ -447,19 +447,27 @@ TEST_F(GpuAttention, CodesOfManyLengths) {
                            Shape{{DType::kF32, 2, 128, 128, 64, false, 0, format.scheme}, 8, 200},
                            Shape{{DType::kF32, 3, 64, 64, 16, false, 0, format.scheme}, 9},
                            Shape{{DType::kF32, 1, 64, 64, 32, false, 0, format.scheme}, 16, 3000},
-                           Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, true}, 16}}) {
+                           Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, true}, 16},
+                           Shape{{DType::kF32, 1, 576, 512, 64, true, 8, format.scheme, 64}, 5, 300}}) {
       for (size_t b = 0; b < batches.size(); ++b) {
         if (!Chosen(WorkOf(s, batches[b]))) continue;
         SCOPED_TRACE(fmt::format("{} batch {}", Name(s), b));
-        const Step step(s, batches[b]);
-        const std::vector<float> got = RunGpu(step, {});
-        ExpectEachPartIsClose(step, got, RunCpu(step));
-        EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
-        const Step moved(s, batches[b], 99);
-        EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
+        const Step step(s, batches[b]), moved(s, batches[b], 99);
+        const std::vector<float> want = RunCpu(step);
+        std::vector<const char*> kernels = {""};
+        if (s.kv.value_in_key) kernels = {"", "mla=stream", "mla=rounds"};
+        for (const char* kernel : kernels) {
+          SCOPED_TRACE(kernel);
+          GPU_OK(Backend().set_tune(kernel));
+          const std::vector<float> got = RunGpu(step, {});
+          ExpectEachPartIsClose(step, got, want);
+          EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
+          EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
+        }
       }
     }
   }
+  GPU_OK(Backend().set_tune(""));
 }
 
 // Values and keys of any size: what is a scale in the cache must not leave F16's range on the way; and tokens of very different sizes.

@@ -21,9 +21,9 @@ inline constexpr int kLatentSteps = kIntegerLatents<kCode> ? LatentKeys<kCode>::
 template <KvCode kCode>
 struct SharedLatentQueries {
   uint4 words[kLatentParts][kLatentSteps<kCode> * 32];
-  uint4 exact[kLatentParts][2][32];                               // BF16 and its rest, in units of the row's scores
+  uint4 exact[kLatentParts][2][32];                                     // BF16 and its rest, in units of the row's scores
   int32_t starts[kCodeRows][kLatentParts][LatentKeys<kCode>::kGroups];  // minus the bias times the sum of the query's codes
-  float factors[kCodeRows];                                       // of scores, in units of log2
+  float factors[kCodeRows];                                             // of scores, in units of log2
 };
 
 // A row of them by a warp: `row` may not exist.
@@ -130,7 +130,7 @@ __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const C
 template <KvCode kCode>
 struct LatentQueries {
   uint32_t words[kLatentSteps<kCode>][4];
-  uint32_t exact;  // where they are in shared memory: they are read anew for each run, registers are short
+  uint32_t exact;                             // where they are in shared memory: they are read anew for each run, registers are short
   int starts[2][LatentKeys<kCode>::kGroups];  // of integer keys
   float factor[2];
 };
@@ -177,8 +177,7 @@ __device__ __forceinline__ void CopyLatents(const CodePlanes& planes, const RunP
   const int lane = static_cast<int>(threadIdx.x) % 32;
   CopyRows<typename Slot::Main>(RegionAt(at, planes.key.main + at.row * kMainPitch + part * Values::kRowBytes), kMainPitch, slot);
   if constexpr (Values::kHighWords > 0) {
-    CopyRows<typename Slot::High>(RegionAt(at, planes.key.high + at.row * kHighPitch + part * Values::kHighRowBytes), kHighPitch,
-                                  slot + Slot::kHigh);
+    CopyRows<typename Slot::High>(RegionAt(at, planes.key.high + at.row * kHighPitch + part * Values::kHighRowBytes), kHighPitch, slot + Slot::kHigh);
   }
   CopyRows<typename Slot::Exact>(RegionAt(at, planes.exact + at.row * kExactPitch + part * (2 * kExactOfPart)), kExactPitch, slot + Slot::kExact);
   if (lane < Slot::kScalePieces) {

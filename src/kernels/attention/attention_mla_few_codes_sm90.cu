@@ -1,9 +1,12 @@
 // Absorbed MLA over a quantised latent cache for steps of few rows: up to 16 (token, head) a sequence, as in decoding with 16 heads. A
 // warpgroup attends runs of 16 tokens as attention_codes_run.cuh does, each of its warps 128 of the 512 columns, as keys and as values;
-// for the softmax they hand each other their parts of the scores. Three warpgroups on an SM take the runs of an item in turn.
+// for the softmax they hand each other their parts of the scores. Three warpgroups on an SM take the runs of an item in turn. More rows are
+// strips of 16, each of which takes all codes apart.
 //
 // Bound: memory. k6v8: 528 bytes a token; at 18.6 bytes a clock a run takes 454 clocks of an SM. Shared memory: about 100 accesses of 128 bytes
 // a warp and run, 400 clocks.
+#include <algorithm>
+
 #include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
@@ -18,7 +21,7 @@ namespace {
 
 constexpr int kGroups = 3;  // warpgroups
 constexpr int kThreads = kGroups * 128;
-constexpr int kSlots = 4;   // of a warp
+constexpr int kSlots = 4;  // of a warp
 
 // All of the block's shared memory.
 template <KvCode kCode>
@@ -53,7 +56,8 @@ __device__ __forceinline__ void AddParts(float (&s)[2][4], int group, int mine, 
 
 template <KvCode kCode>
 __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ CodePlanes planes,
-                                                              const SeqSpan* spans, const __grid_constant__ AttentionSchedule s, bool aligned) {
+                                                              const SeqSpan* spans, const __grid_constant__ AttentionSchedule s, int strips,
+                                                              bool aligned) {
 #if __CUDA_ARCH__ >= 900
   using Values = LatentValues<kCode>;
   using Slot = LatentSlot<kCode>;
@@ -65,10 +69,13 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
   PrefetchUpcoming(p);
   WaitForEarlierKernels();
   const int num_items = s.counts->num_items;
-  for (int work = static_cast<int>(blockIdx.x); work < num_items; work += static_cast<int>(gridDim.x)) {
-    const SplitItem item = s.items[work];
+  for (int work = static_cast<int>(blockIdx.x); work < num_items * strips; work += static_cast<int>(gridDim.x)) {
+    const SplitItem item = s.items[work / strips];
     const SeqSpan span = spans[item.span];
-    const TileRange range = RangeOfTile(span, item.tile, TileRowsOf(s, span), s.group, s.window);
+    const int tile_rows = TileRowsOf(s, span), strip_row = work % strips * kCodeRows, first_row = item.tile * tile_rows + strip_row;
+    const int rows = min(min(tile_rows - strip_row, span.q_len * s.group - first_row), kCodeRows);
+    if (rows <= 0) continue;
+    const TileRange range = RangeOfTile(span, item.tile, tile_rows, s.group, s.window);
     const int low = max(range.begin, item.begin), high = min(range.end, item.end), first_run = low / kRunTokens;
     const int runs = (high + kRunTokens - 1) / kRunTokens - first_run;
     RunPlaces places(p.kv, planes, span.slot, 0, first_run + group, kGroups, max((runs - group + kGroups - 1) / kGroups, 0));
@@ -79,7 +86,7 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
       CommitAsync();
     }
     for (int r = warp; r < kCodeRows; r += kThreads / 32) {
-      StoreLatentRow<kCode>(p, planes, RowOfTile(span, r, s.group, 0), r, aligned, &shared.queries);
+      StoreLatentRow<kCode>(p, planes, RowOfTile(span, first_row + r, s.group, 0), r, aligned, &shared.queries);
     }
     __syncthreads();
     LatentQueries<kCode> q;
@@ -88,7 +95,7 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
     int whole_low = low, whole_high = high;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const TileRow row = RowOfTile(span, lane / 4 + 8 * r, s.group, 0);
+      const TileRow row = RowOfTile(span, first_row + lane / 4 + 8 * r, s.group, 0);
       const bool exists = row.position >= 0;  // else it sees whatever there is
       visible.begin[r] = exists ? max(VisibleBegin(row.position, s.window), low) : low;
       visible.end[r] = exists ? min(row.position + 1, high) : high;
@@ -139,15 +146,14 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
       StoreSums(state, r, lane % 4, &shared.merge[group][row][part * kLatentColumns]);
     }
     __syncthreads();
-    const int rows = min(span.q_len * s.group, kCodeRows);
     for (int e = tid; e < rows * (kLatentDim / 4); e += kThreads) {
       const int row = e / (kLatentDim / 4), d = e % (kLatentDim / 4) * 4;
       const Folded merged = MergedWarps(shared, row, d);
       if (item.partial < 0) {
-        const TileRow to = RowOfTile(span, row, s.group, 0);
+        const TileRow to = RowOfTile(span, first_row + row, s.group, 0);
         merged.Write(p.out + to.row * p.out_token_stride + to.head * p.out_head_stride + d);
       } else {
-        const int64_t at = int64_t{item.partial} * s.partial_rows + row;
+        const int64_t at = int64_t{item.partial} * s.partial_rows + strip_row + row;
         *reinterpret_cast<float4*>(s.partial_out + at * kLatentDim + d) = merged.sum;
         if (d == 0) s.partial_stats[at] = {merged.m, merged.l};
       }
@@ -163,19 +169,24 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   auto* kernel = &FewCodesKernel<kCode>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared<kCode>)}, "attention MLA of few rows over codes")) return failure;
   const bool aligned = params.q_token_stride % 4 == 0 && params.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(params.q) % 16 == 0;
-  const auto grid = static_cast<unsigned>(schedule.max_items < exec.num_sms ? schedule.max_items : exec.num_sms);
+  // A tile's strips beside each other in time: they meet in L2.
+  const int most = std::max(schedule.rows_per_tile, schedule.precise_rows);
+  const int strips = (static_cast<int>(std::min(int64_t{batch.max_q_len} * schedule.group, int64_t{most})) + kCodeRows - 1) / kCodeRows;
+  const auto grid = static_cast<unsigned>(std::min(int64_t{schedule.max_items} * strips, int64_t{exec.num_sms}));
   LaunchOverlapped<LaunchRole::kAttention>(kernel, grid, kThreads, int64_t{sizeof(Shared<kCode>)}, exec.stream, params, planes, batch.spans, schedule,
-                                           aligned);
+                                           strips, aligned);
   return CudaLaunched("attention MLA of few rows over codes, %d spans, %d heads", batch.num_spans, params.num_q_heads);
 }
 
+constexpr int kMostRows = 128;  // of a sequence, with mla=stream
 // Scales of as many columns as this kernel's warps expect.
 constexpr int GroupsOf(KvCode code) { return code == KvCode::kInt4 ? 16 : code == KvCode::kInt6 ? 8 : 4; }
 
 }  // namespace
 
 bool FewMlaCodesCover(const CudaBatch& batch, const AttentionSchedule& schedule, const CodePlanes& planes) {
-  return CurrentTune().mla != CudaTune::Mla::kRounds && int64_t{batch.max_q_len} * schedule.group <= kCodeRows && planes.key.groups == GroupsOf(planes.key.code);
+  const int rows = CurrentTune().mla == CudaTune::Mla::kRounds ? 0 : CurrentTune().mla == CudaTune::Mla::kStream ? kMostRows : kCodeRows;
+  return int64_t{batch.max_q_len} * schedule.group <= rows && planes.key.groups == GroupsOf(planes.key.code);
 }
 
 CudaStatus RunFewMlaCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,

@@ -80,7 +80,8 @@ void CheckKeys() {
         const int token = TokenOf(tile, lane / 4);
         for (int head = 0; head < Keys::kHeads; ++head) {
           uint32_t words[Head::kWords], high[2] = {};
-          for (int w = 0; w < Head::kWords; ++w) words[w] = WordAt(run.region, run.MainAt(token, part) + head * Head::kRowBytes + Head::MainOffset(quad, w));
+          for (int w = 0; w < Head::kWords; ++w)
+            words[w] = WordAt(run.region, run.MainAt(token, part) + head * Head::kRowBytes + Head::MainOffset(quad, w));
           for (int w = 0; w < Head::kHighWords; ++w) {
             high[w] = WordAt(run.region, run.HighAt(token, part) + head * Head::kHighRowBytes + Head::HighOffset(quad, w));
           }
@@ -89,8 +90,9 @@ void CheckKeys() {
             for (int i = 0; i < 8; ++i) {
               const auto byte = static_cast<uint8_t>((i < 4 ? b.low : b.high) >> (8 * (i % 4)));
               const int column = part * kLatentColumns + head * Keys::kHeadDim + Head::ValueOf(quad, step, i / 4, i % 4);
-              const float code = kCode == KvCode::kE4M3 ? FP8E4M3ToF32(byte)
-                                                        : static_cast<float>((Head::kSigned ? static_cast<int8_t>(byte) : byte) - Head::kBias) * Head::kStep;
+              const float code = kCode == KvCode::kE4M3
+                                     ? FP8E4M3ToF32(byte)
+                                     : static_cast<float>((Head::kSigned ? static_cast<int8_t>(byte) : byte) - Head::kBias) * Head::kStep;
               run.Check(code, token, column, &seen);
             }
           }
