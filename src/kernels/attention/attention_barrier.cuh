@@ -17,9 +17,6 @@ __device__ __forceinline__ void ArriveWhenCopied(uint32_t barrier) {
 }
 // Until the phase of this parity is over.
 __device__ __forceinline__ void WaitBarrier(uint32_t barrier, uint32_t parity) {
-#ifdef CACHALOT_WATCHDOG
-  const long long start = clock64();
-#endif
   uint32_t done = 0;
   while (true) {
     asm volatile(
@@ -28,9 +25,6 @@ __device__ __forceinline__ void WaitBarrier(uint32_t barrier, uint32_t parity) {
         : "r"(barrier), "r"(parity)
         : "memory");
     if (done != 0) break;
-#ifdef CACHALOT_WATCHDOG
-    if (clock64() - start > 1000000000) __trap();
-#endif
   }
 }
 

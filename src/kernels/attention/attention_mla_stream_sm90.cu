@@ -15,9 +15,6 @@
 //
 // What earlier steps wrote is copied before the kernels in front of this one have ended
 // (attention_stream_sm90.cu).
-#define CACHALOT_WATCHDOG
-#include <cstdlib>
-
 #include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
@@ -75,7 +72,7 @@ __device__ __forceinline__ bool MeetGroup(int group, bool flag = false) {
 }
 // The copying warps; each brings 16 tokens of a tile, which lie in one block of the cache. Positions outside
 // a piece become zeros.
-template <typename T, int kPart>
+template <typename T>
 __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32,
             own = static_cast<int>(threadIdx.x) % kMlaGroup / 32 * 16;
@@ -110,7 +107,7 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& 
           const T* source = valid ? from + step * 4 * kKeyDim : reinterpret_cast<const T*>(kv.data);
           const uint32_t to = tile + Swizzled<kPanelBytes>(own + at, column);
 #pragma unroll
-          for (int panel = 0; panel < (kPart == 2 ? 0 : kPanels); ++panel)
+          for (int panel = 0; panel < kPanels; ++panel)
             CopyAsync16(to + panel * kPanelTileBytes, source + panel * kPanelValues, valid);
         }
         ArriveWhenCopied(SharedAddress(&shared.full[slot]));
@@ -295,7 +292,7 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
 }
 
 // The attending warpgroups.
-template <typename T, int kPart>
+template <typename T>
 __device__ __forceinline__ void AttendShare(const AttentionParams& p, const AttentionSchedule& s, Walk walk,
                                             Shared& shared) {
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kMlaGroup, 0);
@@ -328,9 +325,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
     for (int i = (group ^ taken) & 1; i < tiles; i += 2, ++turns) {
       WaitBarrier(SharedAddress(&shared.full[group]), turns & 1);
       FenceForWgmma();
-      if (kPart != 1)
-        AttendTile<T>(shared, group, turns & 1, (first + i) * kTokens, piece.begin, piece.end, passes,
-                      &state);
+      AttendTile<T>(shared, group, turns & 1, (first + i) * kTokens, piece.begin, piece.end, passes, &state);
       Arrive(SharedAddress(&shared.empty[group]));
     }
     taken += tiles;
@@ -338,8 +333,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
   }
 }
 
-// kPart, for measuring: 0 all, 1 copies alone, 2 arithmetic alone.
-template <typename T, int kPart>
+template <typename T>
 __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ AttentionParams p,
                                                         const SeqSpan* spans,
                                                         const __grid_constant__ AttentionSchedule s) {
@@ -358,18 +352,18 @@ __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ 
   __syncthreads();
   if (threadIdx.x >= kMlaConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCopierRegisters));
-    CopyShare<T, kPart>(p.kv, walk, shared);
+    CopyShare<T>(p.kv, walk, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
-    AttendShare<T, kPart>(p, s, walk, shared);
+    AttendShare<T>(p, s, walk, shared);
   }
 #endif
 }
 
-template <typename T, int kPart = 0>
+template <typename T>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
-  auto* kernel = &MlaStreamKernel<T, kPart>;
+  auto* kernel = &MlaStreamKernel<T>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared)}, "attention MLA stream"))
     return failure;
   LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared)},
@@ -377,26 +371,18 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   if (CudaStatus failure =
           CudaLaunched("attention MLA stream of %d spans, %d heads", batch.num_spans, params.num_q_heads))
     return failure;
-  const char* part = getenv("CACHALOT_MLA_PART");
-  if (part != nullptr && part[1] == 'n') return nullptr;
   return RunMlaFold(exec, batch, schedule, params);
 }
 
 }  // namespace
 
 bool MlaStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule) {
-  using Mla = CudaTune::Mla;
-  if (CurrentTune().mla == Mla::kRounds || schedule.stream_blocks == 0 ||
-      schedule.stream_blocks > kMlaMostPieces)
-    return false;
-  return batch.max_q_len == 1 && (CurrentTune().mla == Mla::kStream || batch.num_spans >= kMlaStreamSpans);
+  return CurrentTune().mla != CudaTune::Mla::kRounds && batch.max_q_len == 1 && schedule.stream_blocks > 0 &&
+         schedule.stream_blocks <= kMlaMostPieces;
 }
 
 CudaStatus RunMlaStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                         const AttentionParams& params) {
-  const char* part = getenv("CACHALOT_MLA_PART");
-  if (part != nullptr && part[0] == '1') return Launch<__half, 1>(exec, batch, schedule, params);
-  if (part != nullptr && part[0] == '2') return Launch<__half, 2>(exec, batch, schedule, params);
   return params.kv.dtype == DType::kF16 ? Launch<__half>(exec, batch, schedule, params)
                                         : Launch<__nv_bfloat16>(exec, batch, schedule, params);
 }

@@ -27,7 +27,6 @@ inline constexpr int kPrefillTileRows = 64;
 inline constexpr int kMlaTileRows = 64;
 inline constexpr int kMlaPreciseRows = 32;    // with their rests as many as a tile of kMlaTileRows
 inline constexpr int kMlaStreamRows = 16;     // heads, at most, of the streaming MLA kernel
-inline constexpr int kMlaStreamSpans = 8;     // from so many sequences on it is taken: a few are many pieces each, to fold
 inline constexpr int kMaxDecodeRows = 64;     // spans with more rows than this go to the prefill kernel, where there is one
 inline constexpr float kLog2E = 1.4426950408889634f;
 
