@@ -289,20 +289,22 @@ void Model::Head(const ExecContext& exec, const float* x, int64_t num_rows, floa
 
 void Model::ForwardMtp(const ExecContext& exec, const MtpBatch& batch) const {
   ForwardMtpAttention(exec, batch);
-  if (batch.wanted_rows == nullptr || exec.device != DeviceType::kCpu) return ForwardMtpFfn(exec, batch.out, batch.num_tokens);
+  if (batch.wanted_rows == nullptr || exec.device != DeviceType::kCpu) {
+    return ForwardMtpFfn(exec, batch.out, batch.num_tokens, batch.raw_out);
+  }
   if (batch.num_wanted_rows == 0) return;
   WorkspaceScope scope(exec.workspace);
   float* rows = exec.workspace->Take<float>(batch.num_wanted_rows * spec_.hidden_size);
   CopyRows(batch.out, batch.wanted_rows, batch.num_wanted_rows, spec_.hidden_size, rows);
-  ForwardMtpFfn(exec, rows, batch.num_wanted_rows);
+  ForwardMtpFfn(exec, rows, batch.num_wanted_rows, batch.raw_out);
   PutRows(rows, batch.wanted_rows, batch.num_wanted_rows, spec_.hidden_size, batch.out);
 }
 
-void Model::ForwardMtpFfn(const ExecContext& exec, float* rows, int64_t num_rows) const {
+void Model::ForwardMtpFfn(const ExecContext& exec, float* rows, int64_t num_rows, bool raw_out) const {
   WorkspaceScope scope(exec.workspace);
   float* normed = exec.workspace->Take<float>(num_rows * spec_.hidden_size);
   RunFfn(exec, mtp_->layer, num_rows, rows, normed, nullptr);
-  Norm(exec, rows, num_rows, spec_.hidden_size, mtp_->norm, spec_.norm_eps, rows, spec_.hidden_size);
+  if (!raw_out) Norm(exec, rows, num_rows, spec_.hidden_size, mtp_->norm, spec_.norm_eps, rows, spec_.hidden_size);
 }
 
 void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) const {
@@ -317,9 +319,21 @@ void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) 
   float* both = exec.workspace->Take<float>(tokens * 2 * dim);  // [embedding ; hidden], each normalised
   Rope(exec, batch.positions, tokens, cos, sin);
   const PackedMatrix& embedding = mtp_->embedding ? *mtp_->embedding : embedding_;
-  Embed(exec, {.token_ids = batch.next_token_ids, .num_tokens = tokens, .table = &embedding, .y = normed, .y_stride = dim});
-  Norm(exec, normed, tokens, dim, mtp_->embedding_norm, spec_.norm_eps, both, 2 * dim);
-  Norm(exec, batch.hidden, tokens, dim, mtp_->hidden_norm, spec_.norm_eps, both + dim, 2 * dim);
+  EmbedParams embed = {.token_ids = batch.next_token_ids, .num_tokens = tokens, .table = &embedding, .y = both, .y_stride = 2 * dim};
+  const bool raw = batch.from != MtpBatch::From::kNormed;
+  const float* front_norm = !raw ? nullptr : batch.from == MtpBatch::From::kModel ? final_norm_.data() : mtp_->norm.data();
+  CHECK(raw || batch.hidden_rows == nullptr);
+  if (!EmbedNorms(exec, {.embed = embed, .norm = mtp_->embedding_norm.data(), .hidden = batch.hidden, .hidden_rows = batch.hidden_rows,
+                         .front_norm = front_norm, .hidden_norm = mtp_->hidden_norm.data(), .eps = spec_.norm_eps})) {
+    embed.y = normed, embed.y_stride = dim;
+    Embed(exec, embed);
+    Norm(exec, normed, tokens, dim, mtp_->embedding_norm, spec_.norm_eps, both, 2 * dim);
+    if (raw) {
+      RmsNorm(exec, {.x = batch.hidden, .token_stride_x = dim, .num_tokens = tokens, .dim = dim, .weight = front_norm, .eps = spec_.norm_eps,
+                     .y = normed, .token_stride_y = dim, .x_rows = batch.hidden_rows});
+    }
+    Norm(exec, raw ? normed : batch.hidden, tokens, dim, mtp_->hidden_norm, spec_.norm_eps, both + dim, 2 * dim);
+  }
   Matmul(exec, {.x = both, .x_stride = 2 * dim, .m = tokens, .weight = &mtp_->projection, .y = batch.out, .y_stride = dim});
   const ForwardContext fwd = {exec, tokens, batch.spans, batch.num_expanded, cos, sin};
   const Layer& layer = mtp_->layer;
@@ -327,7 +341,7 @@ void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) 
                Bind(layer, layer.kv_group, batch.kv), batch.out, normed);
 }
 
-void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const {
+void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits, float* normed) const {
   const PackedMatrix& whole = mtp_->head ? *mtp_->head : HeadMatrix();
   PackedMatrix first;  // a view of its first rows
   const bool part = mtp_->head_tokens < whole.n;
@@ -337,7 +351,15 @@ void Model::MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, f
     first.block_scales = whole.block_scales, first.block_scale_rows = whole.block_scale_rows;
   }
   const PackedMatrix& head = part ? first : whole;
-  Matmul(exec, {.x = x, .x_stride = spec_.hidden_size, .m = num_rows, .weight = &head, .y = logits, .y_stride = spec_.vocab_size});
+  MatmulParams matmul = {.x = x, .x_stride = spec_.hidden_size, .m = num_rows, .weight = &head, .y = logits, .y_stride = spec_.vocab_size};
+  if (normed == nullptr) return Matmul(exec, matmul);
+  const auto with = [&](const float* rows, const CudaFusion& fusion) {
+    matmul.x = rows, matmul.fusion = fusion;
+    return matmul;
+  };
+  NormedInput(x, num_rows, spec_.hidden_size, mtp_->norm.data(), spec_.norm_eps, normed)
+      .Give(exec, {}, [&](const float* rows, const CudaFusion& fusion) { return MatmulFuses(exec, with(rows, fusion)); },
+            [&](const float* rows, const CudaFusion& fusion) { Matmul(exec, with(rows, fusion)); });
 }
 
 int64_t Model::WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int32_t max_context, int64_t max_logit_rows,

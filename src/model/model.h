@@ -65,12 +65,17 @@ struct ForwardBatch {
 struct MtpBatch {
   const int32_t* next_token_ids = nullptr;  // [num_tokens]
   const int32_t* positions = nullptr;       // [num_tokens]
-  const float* hidden = nullptr;            // [num_tokens, hidden_size], after the final norm
+  // [num_tokens, hidden_size], and where it comes from: after the final norm or the layer's own, or raw, so that one of them is still to come.
+  const float* hidden = nullptr;
+  enum class From { kNormed, kModel, kMtp };
+  From from = From::kNormed;
+  const int32_t* hidden_rows = nullptr;     // of raw ones, on the GPU: token t's is row hidden_rows[t], -1: anything
   int64_t num_tokens = 0;
   std::span<const SeqSpan> spans = {};
   size_t num_expanded = 0;
   KvBinding kv = {};                        // the MTP group
-  float* out = nullptr;                     // [num_tokens, hidden_size], after the MTP layer's own norm
+  float* out = nullptr;                     // [num_tokens, hidden_size], after the MTP layer's own norm, or (raw) in front of it
+  bool raw_out = false;
   // On the CPU: the rows of `out` that will be read, of most sequences the last alone; null: all.
   const int32_t* wanted_rows = nullptr;
   int64_t num_wanted_rows = 0;
@@ -106,9 +111,10 @@ class Model {
   // Its two parts: up to attention, which leaves the residual stream in `out` and all that later rows need in the KV cache;
   // and what is behind it, in place, for such rows of it as are wanted.
   void ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) const;
-  void ForwardMtpFfn(const ExecContext& exec, float* rows, int64_t num_rows) const;
+  void ForwardMtpFfn(const ExecContext& exec, float* rows, int64_t num_rows, bool raw_out = false) const;
   // The MTP layer's head (its own, or the main one): the first mtp_head_tokens() of each row.
-  void MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits) const;
+  // Where `normed` (room for as many rows) is given, x is raw: the layer's own norm is still to come.
+  void MtpHead(const ExecContext& exec, const float* x, int64_t num_rows, float* logits, float* normed = nullptr) const;
 
   // Scratch of Forward (and ForwardMtp) with up to max_tokens tokens, and of Head with up to max_logit_rows.
   static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int32_t max_context, int64_t max_logit_rows,

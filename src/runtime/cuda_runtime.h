@@ -115,7 +115,7 @@ class CudaRuntime final : public StepExecutor {
   void CountDrafts(const StepPlan& plan, InFlight* step);
   void CountWaiting(const StepPlan& plan);
   int32_t DraftStride(const InFlight& step) const;
-  void SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len);
+  void SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len, bool with_rows);
   void EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes, int32_t stride);
   void EnqueueFeed(const CudaStepBounds& bounds, int32_t max_q_len);
   Status RunCpuLayers(const StepPlan& plan, InFlight* step);

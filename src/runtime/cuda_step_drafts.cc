@@ -65,14 +65,14 @@ void CudaRuntime::CountWaiting(const StepPlan& plan) {
   }
 }
 
-// The batch is now what lies in mtp_spans.
-void CudaRuntime::SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len) {
+// The batch is now what lies in mtp_spans; `with_rows`: whoever wrote them wrote the rows, too.
+void CudaRuntime::SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len, bool with_rows) {
   Device& d = *device_;
   const CudaStepBounds bounds = d.bounds;
   SetBatch({.spans = num_spans, .rows = num_rows}, max_q_len, 0);
   d.bounds = bounds;  // inputs and outputs lie where they did
   d.step.batch.spans = d.memory.mtp_spans;
-  RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.batch_rows(exec, d.step.batch); });
+  if (!with_rows) RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.batch_rows(exec, d.step.batch); });
   for (CudaAttentionBatch& entry : d.step.attention) {
     entry.batch.spans = d.memory.mtp_spans;
     RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
@@ -102,10 +102,12 @@ void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes
             CudaDraftBeginParams{.spans = spans, .state = m.state.draft, .begin = begin, .count = count, .stride = stride,
                                  .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .from = m.mtp_from,
                                  .last_rows = m.draft_last_rows, .picks = m.picks,
+                                 .rows = {m.row_slots, m.row_positions, m.row_spans},
                                  .clock = begin == 0 ? m.draft_clock : nullptr});
-    SetMtpBatch(count, rows, stride);
-    model.FinalNorm(d.exec, m.waiting, rows, m.mtp_hidden, m.mtp_from);
-    batch.hidden = m.mtp_hidden;
+    SetMtpBatch(count, rows, stride, true);
+    batch.hidden = m.waiting;
+    batch.from = MtpBatch::From::kModel;
+    batch.hidden_rows = m.mtp_from;
     batch.num_tokens = rows;
     batch.out = m.mtp_out;
     model.ForwardMtpAttention(d.exec, batch);
@@ -114,19 +116,22 @@ void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes
                                  .num_rows = count, .dim = dim});
     // Behind attention nothing depends on the rows in front of a slot's last: their experts need not be read.
     d.step.batch.row_slots = m.picks + begin;
-    model.ForwardMtpFfn(d.exec, m.draft_states + begin * dim, count);
+    model.ForwardMtpFfn(d.exec, m.draft_states + begin * dim, count, true);  // the head norms them
   }
   for (int32_t pass = 0; pass < num_passes; ++pass) {
     if (pass > 0) {
-      SetMtpBatch(bounds.spans, bounds.spans, 1);
+      SetMtpBatch(bounds.spans, bounds.spans, 1, true);
       batch.hidden = m.draft_states;
+      batch.from = MtpBatch::From::kMtp;
+      batch.hidden_rows = nullptr;
+      batch.raw_out = true;
       batch.num_tokens = bounds.spans;
       batch.out = m.draft_states;
       model.ForwardMtp(d.exec, batch);
     }
     for (int64_t begin = 0; begin < bounds.spans; begin += m.logit_tile) {
       const int64_t count = std::min(m.logit_tile, bounds.spans - begin);
-      model.MtpHead(d.exec, m.draft_states + begin * dim, count, m.logits);
+      model.MtpHead(d.exec, m.draft_states + begin * dim, count, m.logits, m.normed);
       RunCuda(d.exec, &CudaBackend::sample,
               CudaSampleParams{.logits = m.logits, .logits_stride = info_.vocab_size, .vocab = model.mtp_head_tokens(),
                                .num_rows = static_cast<int32_t>(count), .row_slots = m.picks + begin,
@@ -134,7 +139,8 @@ void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes
     }
     RunCuda(d.exec, &CudaBackend::draft_next,
             CudaDraftNextParams{.spans = spans, .state = m.state.draft, .pass = pass, .picked = m.picked,
-                                .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .picks = m.picks});
+                                .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .picks = m.picks,
+                                .rows = {m.row_slots, m.row_positions, m.row_spans}});
   }
 }
 
@@ -148,11 +154,11 @@ void CudaRuntime::EnqueueFeed(const CudaStepBounds& bounds, int32_t max_q_len) {
                               .next_tokens = in.next_tokens, .token_ids = m.token_ids, .num_spans = bounds.spans,
                               .num_rows = bounds.rows, .state = m.state.draft, .batch_spans = m.mtp_spans,
                               .batch_tokens = m.mtp_tokens});
-  SetMtpBatch(bounds.spans, bounds.rows, max_q_len);
-  model.FinalNorm(d.exec, m.hidden, bounds.rows, m.mtp_hidden);
+  SetMtpBatch(bounds.spans, bounds.rows, max_q_len, false);
   model.ForwardMtpAttention(d.exec, {.next_token_ids = m.mtp_tokens,
                                      .positions = m.row_positions,
-                                     .hidden = m.mtp_hidden,
+                                     .hidden = m.hidden,
+                                     .from = MtpBatch::From::kModel,
                                      .num_tokens = bounds.rows,
                                      .kv = d.draft_kv.bindings()[0],
                                      .out = m.mtp_out});

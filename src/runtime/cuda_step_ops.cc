@@ -345,7 +345,7 @@ Status CudaRuntime::SendMtp(const StepPlan& plan, InFlight* step) {
           CudaGatherRowsParams{.src = m.mtp_states, .src_rows = m.mtp_from + num, .dst = m.mtp_states, .dst_rows = m.mtp_to,
                                .num_rows = static_cast<int64_t>(keep_from.size()), .dim = hidden_size});
   if (num > 0) {
-    SetMtpBatch(static_cast<int32_t>(spans.size()), static_cast<int32_t>(num), step->max_q_len);
+    SetMtpBatch(static_cast<int32_t>(spans.size()), static_cast<int32_t>(num), step->max_q_len, false);
     model.ForwardMtp(d.exec, {.next_token_ids = m.mtp_tokens,
                               .positions = m.row_positions,
                               .hidden = m.mtp_hidden,

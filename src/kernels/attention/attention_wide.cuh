@@ -25,6 +25,8 @@ struct WideSchedule {
   int64_t end;          // bytes from the plan's begin on
 };
 WideSchedule MakeWideSchedule(const AttentionSchedule& schedule, const CudaBatch& batch);
+// Makes both on the device (attention_plan_kernels_sm80.cu).
+void LaunchPlan(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const WideSchedule& wide);
 
 // Beside PrefillCovers.
 bool WidePrefillCovers(const AttentionParams& params);

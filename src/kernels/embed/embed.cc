@@ -6,16 +6,22 @@
 #include "kernels/matmul/cuda_view.h"
 
 namespace cachalot {
+namespace {
+
+CudaEmbedParams OnGpu(const EmbedParams& params) {
+  return {.token_ids = params.token_ids,
+          .num_tokens = params.num_tokens,
+          .table = CudaView(*params.table),
+          .y = params.y,
+          .y_stride = params.y_stride};
+}
+
+}  // namespace
 
 void Embed(const ExecContext& ctx, const EmbedParams& params) {
   const PackedMatrix& table = *params.table;
   if (OnCuda(ctx)) {
-    RunCuda(ctx, &CudaBackend::embed,
-            CudaEmbedParams{.token_ids = params.token_ids,
-                            .num_tokens = params.num_tokens,
-                            .table = CudaView(table),
-                            .y = params.y,
-                            .y_stride = params.y_stride});
+    RunCuda(ctx, &CudaBackend::embed, OnGpu(params));
     return;
   }
   DCHECK(params.num_tokens <= 1 || params.y_stride >= table.k);
@@ -24,6 +30,16 @@ void Embed(const ExecContext& ctx, const EmbedParams& params) {
     CHECK(id >= 0 && id < table.n) << "token " << id << " of a vocabulary of " << table.n;
     DecodeRow(table, id, params.y + i * params.y_stride);
   });
+}
+
+bool EmbedNorms(const ExecContext& ctx, const EmbedNormsParams& params) {
+  if (!OnCuda(ctx)) return false;
+  CudaEmbedParams on_gpu = OnGpu(params.embed);
+  on_gpu.norm = params.norm, on_gpu.hidden = params.hidden, on_gpu.hidden_rows = params.hidden_rows;
+  on_gpu.front_norm = params.front_norm, on_gpu.hidden_norm = params.hidden_norm, on_gpu.eps = params.eps;
+  if (on_gpu.norm == nullptr || !EmbedTakesNorms(on_gpu)) return false;
+  RunCuda(ctx, &CudaBackend::embed, on_gpu);
+  return true;
 }
 
 }  // namespace cachalot

@@ -18,4 +18,17 @@ struct EmbedParams {
 
 void Embed(const ExecContext& ctx, const EmbedParams& params);
 
+// What an MTP layer reads: y[t] = [norm of the embedding ; norm of hidden state t], in one launch. False: nothing has been done; always so on
+// the CPU.
+struct EmbedNormsParams {
+  EmbedParams embed;                     // y: [num_tokens, 2 dim]
+  const float* norm = nullptr;           // [dim]
+  const float* hidden = nullptr;         // [.., dim]
+  const int32_t* hidden_rows = nullptr;  // null: row t
+  const float* front_norm = nullptr;     // in front of hidden_norm; or null
+  const float* hidden_norm = nullptr;
+  float eps = 0;
+};
+bool EmbedNorms(const ExecContext& ctx, const EmbedNormsParams& params);
+
 }  // namespace cachalot

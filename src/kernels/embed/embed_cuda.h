@@ -13,6 +13,23 @@ struct CudaEmbedParams {
   CudaMatrix table;                    // [vocab, dim]
   float* y = nullptr;                  // [num_tokens, dim], row stride y_stride
   int64_t y_stride = 0;
+
+  // What an MTP layer reads, in the same launch, bit for bit as by RmsNorm; only where EmbedTakesNorms. Rows of the embedding normed by
+  // `norm`; and y[t, dim..] = row hidden_rows[t] (null: t; -1: y stays as it was) of `hidden` [.., dim], normed by `front_norm` where there is
+  // one, then by `hidden_norm`.
+  const float* norm = nullptr;         // [dim]; null: none of all this
+  const float* hidden = nullptr;
+  const int32_t* hidden_rows = nullptr;
+  const float* front_norm = nullptr;
+  const float* hidden_norm = nullptr;
+  float eps = 0;
 };
+
+// Long rows, whole float4s, that the threads of a block keep in registers.
+inline bool EmbedTakesNorms(const CudaEmbedParams& p) {
+  const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
+  return p.table.k >= 1024 && p.table.k <= 8192 && p.table.k % 4 == 0 && p.y_stride % 4 == 0 && p.y_stride >= 2 * p.table.k && whole(p.y) &&
+         whole(p.norm) && whole(p.hidden) && whole(p.front_norm) && whole(p.hidden_norm);
+}
 
 }  // namespace cachalot

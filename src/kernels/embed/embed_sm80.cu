@@ -1,7 +1,9 @@
-// Embed: one block a token, four values a thread at a time.
+// Embed: one block a token, four values a thread at a time. With norms two blocks a token, which keep its rows in registers.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
+#include "device/cuda/norm_sum.cuh"
+#include "device/cuda/warp.cuh"
 #include "kernels/embed/embed_cuda.h"
 #include "kernels/matmul/matmul_problem.cuh"
 
@@ -32,8 +34,77 @@ __global__ void EmbedKernel(CudaEmbedParams p, CudaRowLayout layout) {
   }
 }
 
+constexpr int kMaxVectors = 8;  // of a thread
+static_assert(kThreads == kNormWarps * 32);
+
+// The row in the block's registers, as RmsNorm leaves it.
+__device__ __forceinline__ void NormRow(float4 (&row)[kMaxVectors], int vectors, const float* weight, float eps, float* scratch) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    if (static_cast<int>(threadIdx.x) + i * kThreads < vectors) sum += SquareSum(row[i]);
+  }
+  const float inverse = InverseRms(BlockSum(sum, scratch), int64_t{vectors} * 4, eps);
+  float4 w[kMaxVectors];
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+    if (at < vectors) w[i] = reinterpret_cast<const float4*>(weight)[at];
+  }
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) row[i] = ScaledByNorm(row[i], inverse, w[i]);
+}
+
+template <DType kType>
+__global__ void __launch_bounds__(kThreads) EmbedNormsKernel(const __grid_constant__ CudaEmbedParams p, CudaRowLayout layout) {
+  __shared__ float scratch[2][32];
+  const bool is_hidden = blockIdx.y != 0;
+  const auto dim = static_cast<int>(p.table.k), vectors = dim / 4;
+  LetNextKernelStart();
+  PrefetchNormWeight(is_hidden ? p.hidden_norm : p.norm, dim);
+  if (is_hidden && p.front_norm != nullptr) PrefetchNormWeight(p.front_norm, dim);
+  WaitForEarlierKernels();
+  const int64_t token = blockIdx.x;
+  auto* y = reinterpret_cast<float4*>(p.y + token * p.y_stride) + (is_hidden ? vectors : 0);
+  float4 row[kMaxVectors] = {};
+  if (is_hidden) {
+    const int64_t from = p.hidden_rows != nullptr ? p.hidden_rows[token] : token;
+    if (from < 0) return;
+    const auto* x = reinterpret_cast<const float4*>(p.hidden + from * dim);
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+      if (at < vectors) row[i] = x[at];
+    }
+    if (p.front_norm != nullptr) NormRow(row, vectors, p.front_norm, p.eps, scratch[0]);
+  } else if (const int64_t id = p.token_ids[token]; id >= 0 && id < p.table.n) {
+    const WeightRow<kType> of_table(p.table.data + id * layout.row_bytes, layout, p.table.block_scales, p.table.block_scale_rows, id, dim);
+#pragma unroll
+    for (int i = 0; i < kMaxVectors; ++i) {
+      const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+      if (at >= vectors) continue;
+      float v[4];
+      of_table.Load4(at * 4, v);
+      row[i] = {v[0], v[1], v[2], v[3]};
+    }
+  }
+  NormRow(row, vectors, is_hidden ? p.hidden_norm : p.norm, p.eps, scratch[1]);
+#pragma unroll
+  for (int i = 0; i < kMaxVectors; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kThreads;
+    if (at < vectors) y[at] = row[i];
+  }
+}
+
 template <DType kType>
 CudaStatus Launch(const CudaExec& exec, const CudaEmbedParams& p) {
+  if (p.norm != nullptr) {
+    if (!EmbedTakesNorms(p)) return CudaFail(CudaFault::kInvalid, "embed: rows of %lld values with norms", static_cast<long long>(p.table.k));
+    LaunchOverlapped(&EmbedNormsKernel<kType>, dim3(static_cast<unsigned>(p.num_tokens), 2), kThreads, 0, exec.stream, p,
+                     CudaRowsOf(kType, p.table.k));
+    return CudaLaunched("embed of %lld tokens with norms, table [%lld, %lld]", static_cast<long long>(p.num_tokens),
+                        static_cast<long long>(p.table.n), static_cast<long long>(p.table.k));
+  }
   LaunchOverlapped(&EmbedKernel<kType>, p.num_tokens, kThreads, 0, exec.stream, p, CudaRowsOf(kType, p.table.k));
   return CudaLaunched("embed of %lld tokens, table [%lld, %lld]", static_cast<long long>(p.num_tokens),
                       static_cast<long long>(p.table.n), static_cast<long long>(p.table.k));

@@ -25,11 +25,36 @@ template <int kTokens>
 __device__ void FindInverses(const CudaMoeGateParams& p, int tokens, float (*squares)[kNormWarps], float (&inverse)[kTokens]) {
   const int lane = threadIdx.x % 32;
   const auto k = static_cast<int>(p.router.k);
+  constexpr int kBatch = 4, kParts = kNormWarps / kWarps;  // of a row, that a warp sums side by side
+  static_assert(kNormWarps % kWarps == 0);
 #pragma unroll 1
-  for (int part = threadIdx.x / 32; part < tokens * kNormWarps; part += kWarps) {
-    const int token = part / kNormWarps, of = part % kNormWarps;
-    const float sum = NormWarpSum(reinterpret_cast<const float4*>(p.x + token * p.x_stride), k / 4, of * 32 + lane);
-    if (lane == 0) squares[token][of] = sum;
+  for (int token = 0; token < tokens; ++token) {
+    const auto* row = reinterpret_cast<const float4*>(p.x + token * p.x_stride);
+    float sum[kParts] = {};
+#pragma unroll 1
+    for (int base = static_cast<int>(threadIdx.x); base < k / 4; base += kBatch * kNormWarps * 32) {
+      float4 v[kBatch][kParts];
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          const int at = base + (j * kNormWarps + part * kWarps) * 32;
+          if (at < k / 4) v[j][part] = row[at];
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+          if (base + (j * kNormWarps + part * kWarps) * 32 < k / 4) sum[part] += SquareSum(v[j][part]);
+        }
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const float total = WarpSum(sum[part]);
+      if (lane == 0) squares[token][threadIdx.x / 32 + part * kWarps] = total;
+    }
   }
   __syncthreads();
 #pragma unroll
@@ -61,16 +86,28 @@ __device__ void MakeLogits(const CudaMoeGateParams& p, float (*squares)[kNormWar
 #pragma unroll
   for (int c = 0; c < kTokens; ++c) x[c] = p.x + min(c, tokens - 1) * p.x_stride;
   float sum[kRows][kTokens] = {};
-#pragma unroll (kTokens > 2 ? 2 : 4)
-  for (int i = tid * 4; i < k; i += kThreads * 4) {
-    const float4 a = *reinterpret_cast<const float4*>(w0 + i), b = *reinterpret_cast<const float4*>(w1 + i);
-    const float4 weight = norm ? *reinterpret_cast<const float4*>(p.norm.norm_weight + i) : float4{};
+  constexpr int kBatch = kTokens > 2 ? 2 : 7;  // loads under way: latency is what this waits for
+#pragma unroll 1
+  for (int base = tid * 4; base < k; base += kBatch * kThreads * 4) {
+    float4 a[kBatch], b[kBatch], weight[kBatch];
 #pragma unroll
-    for (int c = 0; c < kTokens; ++c) {
-      float4 v = *reinterpret_cast<const float4*>(x[c] + i);
-      if (norm) v = ScaledByNorm(v, inverse[c], weight);
-      sum[0][c] = fmaf(a.w, v.w, fmaf(a.z, v.z, fmaf(a.y, v.y, fmaf(a.x, v.x, sum[0][c]))));
-      sum[1][c] = fmaf(b.w, v.w, fmaf(b.z, v.z, fmaf(b.y, v.y, fmaf(b.x, v.x, sum[1][c]))));
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = base + j * kThreads * 4;
+      if (i >= k) continue;
+      a[j] = *reinterpret_cast<const float4*>(w0 + i), b[j] = *reinterpret_cast<const float4*>(w1 + i);
+      if (norm) weight[j] = *reinterpret_cast<const float4*>(p.norm.norm_weight + i);
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = base + j * kThreads * 4;
+      if (i >= k) continue;
+#pragma unroll
+      for (int c = 0; c < kTokens; ++c) {
+        float4 v = *reinterpret_cast<const float4*>(x[c] + i);
+        if (norm) v = ScaledByNorm(v, inverse[c], weight[j]);
+        sum[0][c] = fmaf(a[j].w, v.w, fmaf(a[j].z, v.z, fmaf(a[j].y, v.y, fmaf(a[j].x, v.x, sum[0][c]))));
+        sum[1][c] = fmaf(b[j].w, v.w, fmaf(b[j].z, v.z, fmaf(b[j].y, v.y, fmaf(b[j].x, v.x, sum[1][c]))));
+      }
     }
   }
 #pragma unroll
@@ -90,13 +127,13 @@ __device__ void MakeLogits(const CudaMoeGateParams& p, float (*squares)[kNormWar
   p.logits[int64_t{c} * num_experts + e0 + r] = total;
 }
 
-// MoeSort of at most kMaxPairs pairs by one block; `experts` [kMaxPairs]: chosen for each.
-__device__ void SortPairs(const MoeSortParams& p, const int32_t* row_slots, int* experts) {
+// MoeSort of at most kMaxPairs pairs by one block; `experts`, `weights` [kMaxPairs]: chosen for each; has_slot: this thread's pair's row.
+__device__ void SortPairs(const MoeSortParams& p, bool has_slot, int* experts, const float* weights) {
   const int num_pairs = static_cast<int>(p.num_tokens) * p.top_k, i = threadIdx.x;
   int mine = INT_MAX;  // left out: behind all others
   if (i < num_pairs) {  // each its own
     const int expert = experts[i];
-    if ((row_slots == nullptr || row_slots[i / p.top_k] >= 0) && expert >= 0 && expert < p.num_experts) mine = expert;
+    if (has_slot && expert >= 0 && expert < p.num_experts) mine = expert;
     experts[i] = mine;
   }
   __syncthreads();
@@ -111,7 +148,7 @@ __device__ void SortPairs(const MoeSortParams& p, const int32_t* row_slots, int*
     }
     if (mine != INT_MAX) {
       p.token_rows[at] = i / p.top_k;
-      p.pair_weights[at] = p.weights[i];
+      p.pair_weights[at] = weights[i];
     }
     if (p.token_pairs != nullptr) p.token_pairs[rank] = mine != INT_MAX ? at : -1;
   }
@@ -124,7 +161,7 @@ __device__ void SortPairs(const MoeSortParams& p, const int32_t* row_slots, int*
       own += experts[j] == e;
     }
     p.expert_begin[e] = before;
-    if (e < p.num_experts && p.expert_counts != nullptr) p.expert_counts[e] += own;
+    if (own != 0 && e < p.num_experts && p.expert_counts != nullptr) atomicAdd(p.expert_counts + e, own);  // nobody waits for the sum
   }
 }
 
@@ -134,6 +171,7 @@ __global__ __launch_bounds__(kThreads) void MoeGateKernel(const __grid_constant_
   extern __shared__ float shared[];
   __shared__ float squares[kMaxTokens][kNormWarps], sums[kWarps][kRows * kMaxTokens];
   __shared__ int experts[kMaxPairs];
+  __shared__ float weights[kMaxPairs];
   __shared__ bool is_last;
   LetNextKernelStart();
   MakeLogits<kTokens>(p, squares, sums);
@@ -146,12 +184,15 @@ __global__ __launch_bounds__(kThreads) void MoeGateKernel(const __grid_constant_
   __syncthreads();
   if (!is_last) return;
   __threadfence();
+  const int row = static_cast<int>(threadIdx.x) / p.sort.top_k;  // on its way while others route
+  const bool has_slot = row_slots == nullptr || (row < p.sort.num_tokens && __ldcg(row_slots + row) >= 0);
 #pragma unroll 1
   for (int64_t token = threadIdx.x / 32; token < p.route.num_tokens; token += kWarps) {
-    RouteToken(p.route, token, shared + threadIdx.x / 32 * floats_per_warp, experts + token * p.route.top_k);
+    const int64_t first = token * p.route.top_k;
+    RouteToken(p.route, token, shared + threadIdx.x / 32 * floats_per_warp, experts + first, weights + first);
   }
   __syncthreads();
-  SortPairs(p.sort, row_slots, experts);
+  SortPairs(p.sort, has_slot, experts, weights);
 }
 
 }  // namespace

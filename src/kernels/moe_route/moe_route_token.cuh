@@ -43,11 +43,24 @@ __device__ int WarpBest(const float* values, int count) {
   return best == 0 ? -1 : static_cast<int>(first);
 }
 
-// `scores`: each lane's own, every 32nd.
-__device__ void Score(const MoeRouteParams& p, const float* logits, float* scores) {
+// `scores`, `choice`: each lane's own, every 32nd. `choice` becomes what is added to scores when experts are chosen.
+__device__ void Score(const MoeRouteParams& p, const float* logits, float* scores, float* choice) {
+  constexpr int kBatch = 8;
   const int lane = threadIdx.x % 32;
-#pragma unroll 2
-  for (int i = lane; i < p.num_experts; i += 32) scores[i] = __ldcg(logits + i);
+#pragma unroll 1
+  for (int base = lane; base < p.num_experts; base += 32 * kBatch) {
+    float logit[kBatch], bias[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = base + j * 32;
+      logit[j] = i < p.num_experts ? __ldcg(logits + i) : 0.0f;
+      bias[j] = i < p.num_experts && p.choice_bias != nullptr ? p.choice_bias[i] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (base + j * 32 < p.num_experts) scores[base + j * 32] = logit[j], choice[base + j * 32] = bias[j];
+    }
+  }
   if (p.score == MoeScore::kSigmoid) {
 #pragma unroll 4
     for (int i = lane; i < p.num_experts; i += 32) scores[i] = __fdiv_rn(1.0f, 1.0f + expf(-scores[i]));
@@ -71,19 +84,25 @@ __device__ void Score(const MoeRouteParams& p, const float* logits, float* score
 // Leaves only the experts of the best groups to choose from. `groups` [num_groups] is scratch.
 __device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* groups) {
   const int lane = threadIdx.x % 32, size = p.num_experts / p.num_groups;
-  for (int g = lane; g < p.num_groups; g += 32) {
+  int team = 1;  // lanes that share a group
+  while (team * 2 * p.num_groups <= 32) team *= 2;
+#pragma unroll 1
+  for (int base = 0; base < p.num_groups; base += 32 / team) {
+    const int g = base + lane / team;
     float first = -CUDART_INF_F, second = -CUDART_INF_F;
 #pragma unroll 4
-    for (int i = 0; i < size; ++i) {
+    for (int i = g < p.num_groups ? lane % team : size; i < size; i += team) {
       const float value = choice[g * size + i];
-      if (value > first) {
-        second = first;
-        first = value;
-      } else if (value > second) {
-        second = value;
-      }
+      second = fmaxf(second, fminf(first, value));
+      first = fmaxf(first, value);
     }
-    groups[g] = p.group_score == MoeGroupScore::kMax || size < 2 ? first : first + second;
+#pragma unroll 1
+    for (int offset = team / 2; offset > 0; offset /= 2) {
+      const float other = __shfl_xor_sync(kAllLanes, first, offset), other_second = __shfl_xor_sync(kAllLanes, second, offset);
+      second = fmaxf(fminf(first, other), fmaxf(second, other_second));
+      first = fmaxf(first, other);
+    }
+    if (g < p.num_groups && lane % team == 0) groups[g] = p.group_score == MoeGroupScore::kMax || size < 2 ? first : first + second;
   }
   __syncwarp();
 #pragma unroll 1
@@ -100,15 +119,15 @@ __device__ void KeepBestGroups(const MoeRouteParams& p, float* choice, float* gr
 }
 
 // The whole warp: the experts of one token and their weights. `scores` [2 * num_experts + num_groups] is scratch. Where `chosen` is
-// given it gets the experts too [top_k].
-__device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores, int* chosen = nullptr) {
+// given it gets the experts too [top_k], `chosen_weights` their weights.
+__device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores, int* chosen = nullptr, float* chosen_weights = nullptr) {
   const int lane = threadIdx.x % 32;
   float* choice = scores + p.num_experts;
   float* groups = choice + p.num_experts;
-  Score(p, p.logits + token * p.num_experts, scores);
+  Score(p, p.logits + token * p.num_experts, scores, choice);
 #pragma unroll 1
   for (int i = lane; i < p.num_experts; i += 32) {  // each lane reads what it wrote itself
-    const float value = scores[i] + (p.choice_bias != nullptr ? p.choice_bias[i] : 0.0f);
+    const float value = scores[i] + choice[i];
     choice[i] = isnan(value) ? -CUDART_INF_F : value;
   }
   __syncwarp();
@@ -118,6 +137,7 @@ __device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores
   int32_t* ids = p.expert_ids + token * p.top_k;
   float* weights = p.weights + token * p.top_k;
   double sum = 0;
+  float own = 0;  // of choice `lane`: not read back from memory
 #pragma unroll 1
   for (int k = 0; k < p.top_k; ++k) {
     const int best = WarpBest(choice, p.num_experts);
@@ -125,7 +145,8 @@ __device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores
     if (lane == k % 32) {
       choice[best] = CUDART_NAN_F;
       ids[k] = best;
-      weights[k] = scores[best];
+      if (k < 32) own = scores[best];
+      else weights[k] = scores[best];
       if (chosen != nullptr) chosen[k] = best;
     }
     sum += scores[best];
@@ -134,8 +155,10 @@ __device__ void RouteToken(const MoeRouteParams& p, int64_t token, float* scores
   if (p.score == MoeScore::kSigmoid) sum += 1e-20;
 #pragma unroll 1
   for (int k = lane; k < p.top_k; k += 32) {  // as written by this lane
-    const float weight = p.normalize ? static_cast<float>(weights[k] / sum) : weights[k];
-    weights[k] = __fmul_rn(weight, p.scaling);
+    const float score = k < 32 ? own : weights[k];
+    const float weight = __fmul_rn(p.normalize ? static_cast<float>(score / sum) : score, p.scaling);
+    weights[k] = weight;
+    if (chosen_weights != nullptr) chosen_weights[k] = weight;
   }
 }
 

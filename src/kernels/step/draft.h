@@ -35,6 +35,13 @@ struct CudaDraftSpans {
   const int32_t* num_planned = nullptr;  // spans beyond it are padding
 };
 
+// A batch's rows, as batch_rows would make them from its spans.
+struct CudaDraftRows {
+  int32_t* slots = nullptr;
+  int32_t* positions = nullptr;
+  int32_t* spans = nullptr;
+};
+
 // What waits for the spans [begin, begin + count) that want drafts, as a batch of `stride` rows a span.
 struct CudaDraftBeginParams {
   CudaDraftSpans spans;
@@ -47,6 +54,7 @@ struct CudaDraftBeginParams {
   int32_t* from = nullptr;            // [count * stride] out: places among the waiting states
   int32_t* last_rows = nullptr;       // [count] out: of the batch
   int32_t* picks = nullptr;           // [num_spans] out: 0 for a span that wants a draft, else -1
+  CudaDraftRows rows;                 // [count * stride] out
   uint64_t* clock = nullptr;          // out, where not null: nanoseconds, when drafting began
 };
 
@@ -59,6 +67,7 @@ struct CudaDraftNextParams {
   SeqSpan* batch_spans = nullptr;     // [num_spans] out
   int32_t* token_ids = nullptr;       // [num_spans] out
   int32_t* picks = nullptr;           // as above, of the next pass
+  CudaDraftRows rows;                 // [num_spans] out
 };
 
 // Behind a step with prompts: their rows that are not sampled from, as a batch of the step's own rows.

@@ -16,6 +16,12 @@ __device__ __forceinline__ int NumWanted(const CudaDraftSpans& spans, int s) {
   return spans.drafts[s];
 }
 
+__device__ __forceinline__ void WriteRow(const CudaDraftRows& rows, int row, bool is_there, int slot, int position, int span) {
+  rows.slots[row] = is_there ? slot : -1;
+  rows.positions[row] = is_there ? position : -1;
+  rows.spans[row] = is_there ? span : -1;
+}
+
 __global__ void __launch_bounds__(kThreads) BeginKernel(CudaDraftBeginParams p) {
   LetNextKernelStart();
   WaitForEarlierKernels();
@@ -29,14 +35,15 @@ __global__ void __launch_bounds__(kThreads) BeginKernel(CudaDraftBeginParams p) 
     const int len = min(waiting, p.stride);
     const int first = p.state.waiting_begin[slot] + waiting - len;
     int fed = waiting > len ? 0 : p.state.fed[slot];
+    if (fed + len + wanted > p.state.row_tokens) fed = 0;
     __syncwarp();
     for (int j = lane; j < p.stride; j += 32) {
       const int place = slot * kMaxCudaWaiting + (first + j) % kMaxCudaWaiting;
       p.token_ids[i * p.stride + j] = j < len ? p.state.waiting_tokens[place] : 0;
       p.from[i * p.stride + j] = j < len ? place : 0;
+      WriteRow(p.rows, i * p.stride + j, j < len, slot, fed + j, i);
     }
     if (lane != 0) continue;
-    if (fed + len + wanted > p.state.row_tokens) fed = 0;
     p.batch_spans[i] = {slot, i * p.stride, len, fed + len};
     p.last_rows[i] = i * p.stride + max(0, len - 1);
     p.picks[s] = len > 0 ? 0 : -1;
@@ -58,6 +65,7 @@ __global__ void __launch_bounds__(kThreads) NextKernel(CudaDraftNextParams p) {
     p.batch_spans[s] = {slot, s, goes_on ? 1 : 0, goes_on ? p.state.fed[slot] + p.pass + 1 : 0};
     p.token_ids[s] = token;
     p.picks[s] = goes_on ? 0 : -1;
+    WriteRow(p.rows, s, goes_on, slot, p.batch_spans[s].kv_len - 1, s);
   }
 }
 
