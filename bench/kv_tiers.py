@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How soon a prompt starts whose KV blocks are below the cache of a GPU: in the host's memory, or on the disk after a restart.
 
-usage: kv_tiers.py [--cachalot PROGRAM] [--prompts N] [--log FILE] -- MODEL AND FLAGS OF serve
+usage: kv_tiers.py [--cachalot PROGRAM] [--prompts N] [--host SIZE] [--log FILE] -- MODEL AND FLAGS OF serve
        kv_tiers.py -- --dummy r1-distill-llama-8b
 
 Two servers, one after the other, with a cache for three prompts of 1,500 tokens, a tier in the host's memory and one on the disk:
@@ -9,7 +9,7 @@ Two servers, one after the other, with a cache for three prompts of 1,500 tokens
   host     the same again, when others have taken their place on the GPU
   disk     the same again, in a new process
   beside   the longest time between two tokens of a stream, while prompts come beside it that are computed, or copied from the host
-A JSON line for each request, then a table. Every answer must be the one that the cold prompt got where the server is deterministic (give
+With --host 0 there is no tier in the host's memory, and "host" is the disk. A JSON line for each request, then a table. Every answer must be the one that the cold prompt got where the server is deterministic (give
 --deterministic); without it, answers that differ are counted. Only Python's standard library is needed.
 """
 
@@ -35,7 +35,7 @@ def wait_until_saved(server):
     before = None
     while True:
         cache = server.get("/v1/cachalot/cache")
-        now = (cache["host"]["written_bytes"], cache["disk"]["written_bytes"])
+        now = [cache[tier]["written_bytes"] for tier in ("host", "disk") if tier in cache]
         if now == before:
             return cache
         before = now
@@ -69,13 +69,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cachalot", default="build/cachalot")
     parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--host", default="8GiB")
     parser.add_argument("--log", default="")
     parser.add_argument("flags", nargs="+")
     options = parser.parse_args()
     log = open(options.log, "a", encoding="utf-8") if options.log else sys.stdout
     folder = Path(tempfile.mkdtemp(prefix="cachalot-kv-tiers-"))
-    args = (*options.flags, "-c", 2048, "-np", 4, "--kv-tokens", 3 * LENGTH, "--kv-offloading-size", "8GiB", "--kv-disk", folder,
-            "--kv-disk-size", "32GiB")
+    args = (*options.flags, "-c", 2048, "-np", 4, "--kv-tokens", 3 * LENGTH, "--kv-disk", folder, "--kv-disk-size", "32GiB",
+            *(("--kv-offloading-size", options.host) if options.host != "0" else ()))
     prompts = [prompt_of(100 + i, LENGTH) for i in range(options.prompts)]
     texts, times, gaps, others = {}, {}, {}, 0
 

@@ -147,6 +147,26 @@ TEST_F(EngineTierTest, TheHostAndTheDiskTogether) {
   }
 }
 
+TEST_F(EngineTierTest, WhatAPreemptedRequestLostComesBack) {
+  has_disk_ = false;
+  on_device_ = true;
+  host_blocks_ = 300;
+  for (const int32_t depth : {0, 1}) {
+    Restart(depth, 40);
+    std::vector<Request> requests;
+    std::vector<std::shared_ptr<CollectedOutput>> got;
+    for (int32_t i = 0; i < 6; ++i) {
+      requests.push_back(MakeRequest(Prompt(30 + i, i), 70));
+      got.push_back(Submit(requests.back()));
+    }
+    ASSERT_TRUE(engine_->RunUntilIdle().ok());
+    for (size_t i = 0; i < got.size(); ++i) ExpectSame(*got[i], Expected(requests[i]));
+    EXPECT_GT(engine_->stats().preemptions, 0);
+    EXPECT_GT(host().promoted_blocks, 0);
+    ExpectNothingHeld();
+  }
+}
+
 TEST_F(EngineTierTest, ComputesWhereCopyingIsSlower) {
   has_disk_ = false;
   on_device_ = true;

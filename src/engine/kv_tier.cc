@@ -15,7 +15,7 @@ constexpr double kShare = 0.5;                    // of the time of computing th
 constexpr int64_t kFirstPatienceUs = 2'000'000;   // where nothing is known
 constexpr int64_t kReadAheadBytes = 64 << 20;
 // Put into the cache between two steps, while others run: copied by the host, in front of the step, or beside the one in flight.
-constexpr int64_t kBytesBesideSteps = 8 << 20, kBytesBesideDeviceSteps = 128 << 20;
+constexpr int64_t kBytesBesideSteps = 8 << 20, kBytesBesideDeviceSteps = 256 << 20;
 constexpr int64_t kWaitUs = 5'000, kWaitToSaveUs = 100;
 constexpr int64_t kRateAgeUs = 30'000'000;        // a read rate that is older is no longer believed
 constexpr double kRateMemory = 0.9;

@@ -8,7 +8,7 @@
 namespace cachalot {
 namespace {
 
-constexpr int64_t kMaxOutBytes = 128 << 20;   // under way out of blocks: a promotion waits behind them
+constexpr int64_t kMaxOutBytes = 1 << 30;   // under way out of blocks: a promotion waits behind them, 20 ms at 50 GB/s
 constexpr size_t kMaxPublished = 1 << 16;     // that wait to be saved; the oldest are left out
 constexpr int64_t kDrainUs = 2'000'000;
 

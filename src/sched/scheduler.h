@@ -103,7 +103,7 @@ class Scheduler {
 
   // Tiers below the cache (scheduler_tier.cc). What commits make known is appended to `published` from now on.
   void ReportPublished(std::vector<PublishedBlock>* published) { blocks_.ReportPublished(published); }
-  // Of the first that wait, one whose prefix nobody has looked for in lower tiers; null: none. It is asked for once.
+  // Of the first that wait, one whose prefix nobody has looked for in lower tiers since it came or was preempted; null: none.
   Sequence* NextToSeek();
   // The keys of all pages that it could take over.
   std::span<const BlockKey> SeekKeys(Sequence* seq) const;
@@ -162,6 +162,7 @@ class Scheduler {
   void SumPromises();
   void PromiseMemory(const Sequence& seq);
   bool CanAdmit(const Sequence& seq, const Start& start, bool soon) const;
+  bool CanEnter(Sequence* seq);
   Start FindStart(Sequence* seq) const;
   int32_t MostCached(const Sequence& seq) const;
   int32_t FindPrefix(Sequence* seq) const;

@@ -17,10 +17,20 @@ Sequence* Scheduler::NextToSeek() {
   for (size_t i = waiting_.size(); i-- > 0 && i + kMaxSought >= waiting_.size();) {
     Sequence* seq = waiting_[i];
     if (seq->is_sought || seq->fork_of != nullptr || !seq->swapped.empty() || seq->num_in_flight > 0) continue;
+    // What it computed before it was preempted gives way bit by bit: it is looked for when its turn has come.
+    if (seq->num_cached >= 0 && !CanEnter(seq)) continue;
     seq->is_sought = true;
     return seq;
   }
   return nullptr;
+}
+
+bool Scheduler::CanEnter(Sequence* seq) {
+  if (seq != Head()) return false;
+  budget_left_ = step_budget_;
+  logit_rows_left_ = limits_.max_logit_rows;
+  SumPromises();
+  return CanAdmit(*seq, FindStart(seq), /*soon=*/false);
 }
 
 std::span<const BlockKey> Scheduler::SeekKeys(Sequence* seq) const {
