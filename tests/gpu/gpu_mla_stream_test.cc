@@ -1,6 +1,7 @@
 // MLA's streaming kernel against the CPU's: its two products one by one, lengths at the borders of runs,
 // tiles and shares, what is not visible, scores that outgrow what was taken for the largest.
 #include <cmath>
+#include <memory>
 #include <thread>
 
 #include "gpu_testing.h"
@@ -110,27 +111,57 @@ std::vector<float> RunCpu(const Step& step) {
   return step.Collect(out);
 }
 
+// A step on the GPU: a plan, and behind it as many layers, all alike.
+class GpuStep {
+ public:
+  explicit GpuStep(const Step& step)
+      : step_(step),
+        exec_(Gpu::Get().Exec()),
+        batch_(step.spans, step.Rows()),
+        kv_(step.cache, static_cast<int64_t>(step.lengths.size())),
+        q_(step.q),
+        out_(step.Rows() * step.OutRow()) {
+    plan_.shape = {step.shape.heads, 1, kKey, kValue, step.shape.window};
+    memory_ = std::make_unique<GpuArray<std::byte>>(
+        Backend().attention_plan_bytes(plan_.shape, batch_.get(), exec_.num_sms));
+    plan_.memory = memory_->data();
+    plan_.memory_bytes = memory_->size();
+  }
+  void Enqueue(int layers) {
+    batch_.Fill();
+    AttentionParams params = step_.Params();
+    params.q = q_.data();
+    params.kv = kv_.view();
+    params.out = out_.data();
+    GPU_EXPECT_OK(Backend().attention_plan(exec_, batch_.get(), plan_));
+    for (int i = 0; i < layers; ++i) GPU_EXPECT_OK(Backend().attention(exec_, batch_.get(), plan_, params));
+  }
+  void Update(const std::vector<SeqSpan>& spans) {
+    batch_.Update(spans);
+    out_.Poison();
+    memory_->Poison();
+  }
+  std::vector<float> Collect() const {
+    std::vector<float> result = step_.Collect(out_.Read());
+    EXPECT_TRUE(out_.Intact() && q_.Intact() && kv_.Intact() && memory_->Intact() && batch_.Intact());
+    return result;
+  }
+
+ private:
+  const Step& step_;
+  CudaExec exec_;
+  GpuBatch batch_;
+  GpuKv kv_;
+  GpuArray<float> q_;
+  GpuArray<float> out_;
+  CudaAttentionPlan plan_;
+  std::unique_ptr<GpuArray<std::byte>> memory_;
+};
+
 std::vector<float> RunGpu(const Step& step) {
-  const CudaExec exec = Gpu::Get().Exec();
-  GpuBatch batch(step.spans, step.Rows());
-  const GpuKv kv(step.cache, static_cast<int64_t>(step.lengths.size()));
-  const GpuArray<float> q(step.q);
-  const GpuArray<float> out(step.Rows() * step.OutRow());
-  CudaAttentionPlan plan;
-  plan.shape = {step.shape.heads, 1, kKey, kValue, step.shape.window};
-  const GpuArray<std::byte> memory(Backend().attention_plan_bytes(plan.shape, batch.get(), exec.num_sms));
-  plan.memory = memory.data();
-  plan.memory_bytes = memory.size();
-  batch.Fill();
-  AttentionParams params = step.Params();
-  params.q = q.data();
-  params.kv = kv.view();
-  params.out = out.data();
-  GPU_EXPECT_OK(Backend().attention_plan(exec, batch.get(), plan));
-  GPU_EXPECT_OK(Backend().attention(exec, batch.get(), plan, params));
-  std::vector<float> result = step.Collect(out.Read());
-  EXPECT_TRUE(out.Intact() && q.Intact() && kv.Intact() && memory.Intact() && batch.Intact());
-  return result;
+  GpuStep gpu(step);
+  gpu.Enqueue(1);
+  return gpu.Collect();
 }
 
 // As of the other kernels: rests of queries and weights go in where few tokens are seen
@@ -274,6 +305,32 @@ TEST_F(GpuMlaStream, ScoresOfMinusInfinity) {
       }
       step.KeepQueries(kValue, kKey);
       for (float v : RunGpu(step)) ASSERT_EQ(v, 0.5f);
+    }
+  }
+}
+
+// One graph serves steps of other lengths, and each layer leaves the plan as it found it: what was one
+// block's becomes many blocks' and the other way round.
+TEST_F(GpuMlaStream, AGraphFollowsTheLengths) {
+  for (const int32_t window : {0, 700}) {
+    Step step({DType::kF16, 16, 16, window}, {9000, 6000, 8000});
+    GpuStep gpu(step);
+    GpuGraph graph([&] { gpu.Enqueue(5); });
+    for (const std::vector<int32_t>& lengths : {std::vector{9000, 6000, 8000},
+                                                {9000, 40, 700},
+                                                {20, 6000, 7999},
+                                                {1, 1, 1},
+                                                {600, 65, 513},
+                                                {64, 9, 8000}}) {
+      for (size_t i = 0; i < lengths.size(); ++i) step.spans[i].kv_len = lengths[i];
+      SCOPED_TRACE(fmt::format("window {}, {} {} {}", window, lengths[0], lengths[1], lengths[2]));
+      gpu.Update(step.spans);
+      for (int i = 0; i < 3; ++i) graph.Enqueue();
+      graph.Launch();
+      const std::vector<float> got = gpu.Collect();
+      const Comparison c = Compare(got, RunCpu(step), ToleranceOf(step));
+      EXPECT_TRUE(c.ok) << c.message;
+      EXPECT_EQ(FirstBitDifference(RunGpu(step), got), "") << "without a graph";
     }
   }
 }

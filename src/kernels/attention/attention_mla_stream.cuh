@@ -1,6 +1,6 @@
-// What MLA's streaming kernel (attention_mla_stream_sm90.cu) hands to the one that folds
-// (attention_mla_fold_sm90.cu): a partial result is 2048 groups of four sums, in the order in which threads
-// hold them: group (2 block of columns + j) * 256 + thread, heads 8 j + ...
+// How MLA's streaming kernel (attention_mla_stream_sm90.cu) ends a piece. A partial result is 2048 groups of
+// four sums, in the order in which threads hold them: group (2 block of columns + j) * 256 + thread, heads 8
+// j + ...
 #pragma once
 
 #include "device/cuda/warp.cuh"
@@ -15,6 +15,19 @@ inline constexpr int kMlaGroup = 128;                 // threads of a warpgroup
 inline constexpr int kMlaConsumers = 256;             // both
 inline constexpr int kMlaBlocks = kMlaValueDim / 64;  // of columns
 inline constexpr int kMlaSums = kMlaHeads * kMlaValueDim;
+inline constexpr int kMlaMostPieces = 144;  // of a sequence, that can be folded
+
+// In shared memory, where the queries have been: sums on their way from a group to the other; then what the
+// fold needs of each piece and head.
+struct MlaFoldMemory {
+  float factors[kMlaMostPieces][kMlaHeads];
+  float largest[kMlaConsumers / kMlaHeads][kMlaHeads], sums[kMlaConsumers / kMlaHeads][kMlaHeads];
+  float4 parts[kMlaConsumers];
+};
+union MlaEnd {
+  float hand[2][kMlaBlocks / 2 * 8][kMlaGroup];
+  MlaFoldMemory fold;
+};
 
 // Which sums of a tile a thread holds: of two heads, of columns `column` and column + 8 of each block of 64.
 struct MlaPlace {
@@ -51,8 +64,8 @@ struct MlaState {
 };
 
 // Both groups' softmaxes of a piece become one, of which each group has half of the columns: the output, or a
-// partial result. Shared, the block's shared memory, has hand [kMlaBlocks / 2 * 8][kMlaGroup], group_m
-// [2][kMlaHeads] and warp_l [2][4][kMlaHeads].
+// partial result. Shared, the block's shared memory, has end, group_m [2][kMlaHeads] and warp_l
+// [2][4][kMlaHeads].
 template <typename Shared>
 __device__ __forceinline__ void FinishPiece(const AttentionParams& p, const AttentionSchedule& s,
                                             const Piece& piece, MlaState* state, Shared& shared) {
@@ -68,21 +81,17 @@ __device__ __forceinline__ void FinishPiece(const AttentionParams& p, const Atte
     if (lane < 4) shared.warp_l[group][warp][head] = l;
     if (lane < 4 && warp == 0) shared.group_m[group][head] = state->m[h];
   }
+  MlaConsumersMeet();  // and the queries have been read
   float keep[kMlaBlocks / 2][8];
 #pragma unroll
   for (int b = 0; b < kMlaBlocks / 2; ++b) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      keep[b][i] = group == 0 ? state->o[b][i] : state->o[b + kMlaBlocks / 2][i];
-      state->o[b][i] = group == 0 ? state->o[b + kMlaBlocks / 2][i] : state->o[b][i];  // for the other
+      const float low = state->o[b][i], high = state->o[b + kMlaBlocks / 2][i];
+      keep[b][i] = group == 0 ? low : high;
+      shared.end.hand[group][b * 8 + i][thread] = group == 0 ? high : low;  // for the other
     }
   }
-  const auto give = [&] {
-#pragma unroll
-    for (int i = 0; i < kMlaBlocks / 2 * 8; ++i) shared.hand[i][thread] = state->o[i / 8][i % 8];
-  };
-  if (group == 1) give();
-  MlaConsumersMeet();
   float m[4], l[4], own[4], others[4];
 #pragma unroll
   for (int h = 0; h < 4; ++h) {
@@ -98,21 +107,14 @@ __device__ __forceinline__ void FinishPiece(const AttentionParams& p, const Atte
     own[h] = group == 0 ? a : b;
     others[h] = group == 0 ? b : a;
   }
-  const auto take = [&] {
+  MlaConsumersMeet();
 #pragma unroll
-    for (int i = 0; i < kMlaBlocks / 2 * 8; ++i) {
-      const int h = i % 8 / 4 * 2 + i % 2;
-      const float theirs = others[h] == 0.0f ? 0.0f
-                                             : shared.hand[i][thread] *
-                                                   others[h];  // where nothing was visible it may be anything
-      keep[i / 8][i % 8] = own[h] == 0.0f ? theirs : __fmaf_rn(keep[i / 8][i % 8], own[h], theirs);
-    }
-  };
-  if (group == 0) take();
-  MlaConsumersMeet();
-  if (group == 0) give();
-  MlaConsumersMeet();
-  if (group == 1) take();
+  for (int i = 0; i < kMlaBlocks / 2 * 8; ++i) {
+    const int h = i % 8 / 4 * 2 + i % 2;
+    // Where nothing was visible sums may be anything.
+    const float theirs = others[h] == 0.0f ? 0.0f : shared.end.hand[group ^ 1][i][thread] * others[h];
+    keep[i / 8][i % 8] = own[h] == 0.0f ? theirs : __fmaf_rn(keep[i / 8][i % 8], own[h], theirs);
+  }
 
   if (piece.whole) {
 #pragma unroll
@@ -135,11 +137,5 @@ __device__ __forceinline__ void FinishPiece(const AttentionParams& p, const Atte
   for (int h = 0; h < 4; ++h)
     s.partial_stats[partial * kMlaHeads + place.head + h / 2 * 8 + h % 2] = {m[h], l[h]};
 }
-
-inline constexpr int kMlaMostPieces = 144;  // of a sequence, that can be folded
-
-// The output of each sequence that several blocks have attended, from their partial results.
-CudaStatus RunMlaFold(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
-                      const AttentionParams& params);
 
 }  // namespace cachalot

@@ -7,11 +7,12 @@
 // their scores: the largest score of the earlier tokens stays in use until one exceeds it by so much that
 // weights might leave F16's range, and only then the warps of a group agree on another.
 //
-// Four warps copy tiles of 64 tokens into two slots; each of two warpgroups attends the tiles of its slot.
-// Work is laid out as in attention_stream.cuh, one block on each SM. What several blocks have attended is
-// folded by a kernel behind this one. Bound: 1152 bytes a token. Of the 3,970 clocks they take for 64 tokens
-// the tensor cores need about 1,500: 36 products of 64 x 32 and 32 of 64 x 16, each as long as it takes to
-// read 64 x 16 latents and the other operand from shared memory.
+// Four warps copy tiles of 48 tokens into three slots, two warpgroups attend them in turn: one slot is always
+// on its way. A product has 64 rows all the same, of which the last 16 are of no tile. Work is laid out as in
+// attention_stream.cuh, one block on each SM. A sequence that several blocks attend is folded by them
+// (attention_mla_fold.cuh). Bound: 1152 bytes a token. Of the 2,980 clocks they take for 48 tokens the
+// tensor cores need about 1,350: 36 products of 64 x 32 and 24 of 64 x 16, each as long as it takes to read
+// 64 x 16 latents and the other operand from shared memory.
 //
 // What earlier steps wrote is copied before the kernels in front of this one have ended
 // (attention_stream_sm90.cu).
@@ -22,6 +23,8 @@
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_barrier.cuh"
+#include "kernels/attention/attention_mla_fold.cuh"
+#include "kernels/attention/attention_mla_operands.cuh"
 #include "kernels/attention/attention_mla_stream.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_tile.cuh"
@@ -31,32 +34,39 @@
 namespace cachalot {
 namespace {
 
-constexpr int kKeyDim = 576;
-constexpr int kTokens = kSplitAlign;
-constexpr int kPanels = kKeyDim / kPanelValues;
+constexpr int kTokens = 48;  // of a tile
+constexpr int kTileRuns = kTokens / kRun, kTileRows = 64;
+constexpr int kSlots = 3;
+constexpr int kTurns = 2 * kSlots;  // after which a slot is the same warpgroup's again: barriers of their own
+constexpr int kTilesAtOnce = 32 / kTileRuns;  // whose blocks are looked up
+constexpr int kAheadTiles = 3;                // on their way to L2
+constexpr int kPanels = kMlaKeyDim / kPanelValues;
 constexpr int kPanelTileBytes = kTokens * kPanelBytes;
 constexpr int kTileBytes = kPanels * kPanelTileBytes;
-constexpr int kQueryRows = 2 * kMlaHeads;  // and behind them their rests
-constexpr int kQueryPanelBytes = kQueryRows * kPanelBytes;
-constexpr int kWeightsBytes = kMlaHeads * kTokens * 2;
+// Products read on behind the last panel.
+constexpr int kSlotBytes = kTileBytes + (kTileRows - kTokens) * kPanelBytes;
 constexpr int kThreads = kMlaConsumers + kMlaGroup;
 // Of a thread: at the start, so that a block of the kernel behind this one fits beside it, and then by what
 // the warps do.
 constexpr int kRegisters = 128, kCopierRegisters = 56, kConsumerRegisters = 160;
 static_assert(kMlaConsumers * kConsumerRegisters + kMlaGroup * kCopierRegisters <= kThreads * kRegisters);
 constexpr float kSlack = 8;  // by which a score may exceed what is taken for the largest, in units of log2
-static_assert(kTokens == 64);
+static_assert(kTokens % kRun == 0 && kTokens <= kTileRows && kSlotBytes % 1024 == 0 &&
+              kAheadTiles < kTilesAtOnce);
 
 // All of the block's shared memory.
 struct Shared {
-  unsigned char slots[2][kTileBytes];  // of the warpgroups
-  unsigned char queries[kPanels * kQueryPanelBytes];
-  unsigned char weights[2][2][2][kWeightsBytes];  // of a group: of two tiles in turn: [heads][tokens],
-                                                  // rounded, and the rests
-  float hand[kMlaBlocks / 2 * 8][kMlaGroup];      // sums on their way to the other group
-  float largest[2][4][kMlaHeads];                 // of a group's warps
+  unsigned char slots[kSlots][kSlotBytes];
+  union {
+    unsigned char queries[kPanels * kMlaQueryPanelBytes];
+    MlaEnd end;  // of a piece, and of the block
+  };
+  unsigned char weights[2][2][2][kMlaWeightsBytes];  // of a group: of two tiles in turn: [heads][tokens],
+                                                     // rounded, and the rests
+  float largest[2][4][kMlaHeads];                    // of a group's warps
   float group_m[2][kMlaHeads], warp_l[2][4][kMlaHeads];
-  uint64_t full[2], empty[2];
+  uint64_t full[kTurns], empty[kTurns];
+  MlaCut cuts[2];
 };
 static_assert(sizeof(Shared) <= 227 * 1024);
 
@@ -70,129 +80,70 @@ __device__ __forceinline__ bool MeetGroup(int group, bool flag = false) {
       : "memory");
   return any != 0;
 }
-// The copying warps; each brings 16 tokens of a tile, which lie in one block of the cache. Positions outside
-// a piece become zeros.
-template <typename T>
+__device__ __forceinline__ void PrefetchRun(const void* from) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "n"(kRun * kMlaKeyDim * 2)
+               : "memory");
+}
+
+// The copying warps; each brings four tokens of each of a tile's runs, which lie in one block of the cache
+// each. Positions outside a piece become zeros.
+template <typename T, bool kPrefetch>
 __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32,
-            own = static_cast<int>(threadIdx.x) % kMlaGroup / 32 * 16;
-  const int first_row = lane / 8, column = lane % 8;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kMlaGroup / 32;
+  const int in_run = warp * 4 + lane / 8, column = lane % 8;
+  constexpr int kLookedUp = kTilesAtOnce * kTileRuns;
   bool waited = false;
-  uint32_t slot = 0, parity = 1;  // slots are empty
+  uint32_t turn = 0;  // tiles so far
   Piece piece;
   while (walk.Next(&piece)) {
     const int32_t* table = kv.block_tables + piece.seq.slot * kv.table_stride;
     const int old_end = piece.seq.kv_len - piece.seq.q_len;
-    const int first = piece.begin / kTokens, tiles = (piece.end + kTokens - 1) / kTokens - first;
+    const int first = piece.begin / kRun * kRun, tiles = (piece.end - first + kTokens - 1) / kTokens;
     const int last_run = (piece.end - 1) / kRun * kRun;
-    for (int base = 0; base < tiles; base += 32) {
-      const int count = min(32, tiles - base);
-      const int mine = min((first + base + min(lane, count - 1)) * kTokens + own, last_run);
-      const int block = __ldg(table + mine / kv.block_tokens), in_block = mine % kv.block_tokens;
-      for (int i = 0; i < count; ++i) {
-        const int64_t from_block = __shfl_sync(kAllLanes, block, i);
-        const int row = __shfl_sync(kAllLanes, in_block, i), t0 = (first + base + i) * kTokens + own;
-        const T* from = reinterpret_cast<const T*>(kv.data + from_block * kv.block_bytes) +
-                        (row + first_row) * kKeyDim + column * 8;
-        if (!waited && t0 + kRun > old_end) {
+    // Where this lane's run of a group of kTilesAtOnce tiles lies.
+    const auto look_up = [&](int tile, int* row) {
+      const int t = min(first + tile * kTokens + min(lane, kLookedUp - 1) * kRun, last_run);
+      *row = t % kv.block_tokens;
+      return __ldg(table + t / kv.block_tokens);
+    };
+    int next_row, next_block = look_up(0, &next_row);
+    for (int base = 0; base < tiles; base += kTilesAtOnce) {
+      const int row = next_row, block = next_block;
+      next_block = look_up(base + kTilesAtOnce, &next_row);
+      for (int i = 0; i < min(kTilesAtOnce, tiles - base); ++i, ++turn) {
+        if (kPrefetch && warp == 0 && base + i + kAheadTiles < tiles) {
+          const bool later = i + kAheadTiles >= kTilesAtOnce;
+          const int from = (i + kAheadTiles - (later ? kTilesAtOnce : 0)) * kTileRuns;
+          const int64_t at = later ? next_block : block;
+          if (lane >= from && lane < from + kTileRuns)
+            PrefetchRun(reinterpret_cast<const T*>(kv.data + at * kv.block_bytes) +
+                        (later ? next_row : row) * kMlaKeyDim);
+        }
+        const int t0 = first + (base + i) * kTokens;
+        if (!waited && t0 + kTokens > old_end) {
           WaitForEarlierKernels();
           waited = true;
         }
-        WaitBarrier(SharedAddress(&shared.empty[slot]), parity);
-        const uint32_t tile = SharedAddress(shared.slots[slot]);
+        if (turn >= kSlots)
+          WaitBarrier(SharedAddress(&shared.empty[(turn - kSlots) % kTurns]), (turn - kSlots) / kTurns & 1);
+        const uint32_t tile = SharedAddress(shared.slots[turn % kSlots]);
 #pragma unroll
-        for (int step = 0; step < kRun / 4; ++step) {
-          const int at = step * 4 + first_row;
+        for (int run = 0; run < kTileRuns; ++run) {
+          const int64_t from_block = __shfl_sync(kAllLanes, block, i * kTileRuns + run);
+          const int from_row = __shfl_sync(kAllLanes, row, i * kTileRuns + run) + in_run;
+          const int at = run * kRun + in_run;
           const bool valid = t0 + at >= piece.begin && t0 + at < piece.end;
-          const T* source = valid ? from + step * 4 * kKeyDim : reinterpret_cast<const T*>(kv.data);
-          const uint32_t to = tile + Swizzled<kPanelBytes>(own + at, column);
+          const T* source = reinterpret_cast<const T*>(kv.data + (valid ? from_block * kv.block_bytes : 0)) +
+                            (valid ? from_row * kMlaKeyDim + column * 8 : 0);
+          const uint32_t to = tile + Swizzled<kPanelBytes>(at, column);
 #pragma unroll
           for (int panel = 0; panel < kPanels; ++panel)
             CopyAsync16(to + panel * kPanelTileBytes, source + panel * kPanelValues, valid);
         }
-        ArriveWhenCopied(SharedAddress(&shared.full[slot]));
-        slot ^= 1;
-        parity ^= slot ^ 1;
+        ArriveWhenCopied(SharedAddress(&shared.full[turn % kTurns]));
       }
     }
   }
-}
-
-// The queries of a sequence, scaled for softmax in base 2, kWidth values at a time, and their rests; by all
-// consumers.
-template <typename T, int kWidth>
-__device__ __forceinline__ void StoreQueries(const AttentionParams& p, int64_t row, int heads,
-                                             uint32_t queries) {
-  constexpr int kUnits = kKeyDim / kWidth;  // of a head
-  constexpr int kBatch = kMlaHeads * kUnits / kMlaConsumers / (4 / kWidth);
-  static_assert(kMlaHeads * kUnits % (kBatch * kMlaConsumers) == 0);
-  const float scale = p.scale * kLog2E;
-#pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x); first < kMlaHeads * kUnits;
-       first += kBatch * kMlaConsumers) {
-    float q[kBatch][kWidth];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int at = first + i * kMlaConsumers, head = at / kUnits;
-#pragma unroll
-      for (float& value : q[i]) value = 0;
-      if (head >= heads) continue;
-      const float* from = p.q + row * p.q_token_stride + head * p.q_head_stride + at % kUnits * kWidth;
-      if constexpr (kWidth == 4) {
-        const float4 four = *reinterpret_cast<const float4*>(from);
-        q[i][0] = four.x, q[i][1] = four.y, q[i][2] = four.z, q[i][3] = four.w;
-      } else {
-        q[i][0] = from[0], q[i][1] = from[1];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int at = first + i * kMlaConsumers, head = at / kUnits, column = at % kUnits * kWidth;
-      const uint32_t panel = queries + column / kPanelValues * kQueryPanelBytes;
-#pragma unroll
-      for (int c = 0; c < kWidth; c += 2) {
-        const float a = q[i][c] * scale, b = q[i][c + 1] * scale;
-        const uint32_t rounded = Pack2(a, b, T{}), in_piece = (column % 8 + c) * 2;
-        const int unit = column % kPanelValues / 8;
-        StoreShared32(panel + Swizzled<kPanelBytes>(head, unit) + in_piece, rounded);
-        StoreShared32(panel + Swizzled<kPanelBytes>(head + kMlaHeads, unit) + in_piece,
-                      PackRest2(a, b, rounded, T{}));
-      }
-    }
-  }
-}
-
-// Four 8x8 matrices of 16-bit values as mma's accumulators hold them, transposed; lane i gives the address of
-// row i % 8 of matrix i / 8.
-__device__ __forceinline__ void StoreMatrix4Transposed(uint32_t shared, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(shared),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-
-// Weights of this thread's scores, [place of the head's pair][token][head], to `weights` (the address for
-// this lane's row), and their rests behind them; returns their sums.
-template <typename T>
-__device__ __forceinline__ void StoreWeights(const float (&score)[8], const float (&m)[4], bool rests,
-                                             uint32_t weights, float (&sum)[4]) {
-  float w[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float largest = m[i / 4 * 2 + i % 2];
-    w[i] = exp2f(score[i] - (largest == -CUDART_INF_F ? 0.0f : largest));
-  }
-  uint32_t rounded[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    rounded[i] = Pack2(w[2 * i], w[2 * i + 1], T{});
-    sum[i] = w[i / 2 * 4 + i % 2] + w[i / 2 * 4 + i % 2 + 2];
-  }
-  StoreMatrix4Transposed(weights, rounded);
-  if (!rests) return;
-  uint32_t rest[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) rest[i] = PackRest2(w[2 * i], w[2 * i + 1], rounded[i], T{});
-  StoreMatrix4Transposed(weights + kWeightsBytes, rest);
 }
 
 // Sums of values: o += latents^T weights^T.
@@ -212,31 +163,30 @@ __device__ __forceinline__ void AddValues(float (&o)[kMlaBlocks][8], uint32_t ti
 // One tile at t0, of which positions [begin, end) are visible. Of two passes over the values the second is
 // with the rests of the weights.
 template <typename T>
-__device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t turn, int t0, int begin,
-                                           int end, int passes, MlaState* state) {
+__device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t tile, uint32_t weights, int t0,
+                                           int begin, int end, int passes, MlaState* state) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kMlaGroup / 32,
             quad = lane % 4;
-  const uint32_t tile = SharedAddress(shared.slots[group]), queries = SharedAddress(shared.queries);
-  const uint32_t weights = SharedAddress(shared.weights[group][turn]);
+  const uint32_t queries = SharedAddress(shared.queries);
   float both[16];
   WgmmaBegin();
 #pragma unroll
-  for (int kk = 0; kk < kKeyDim / 16; ++kk) {
-    Wgmma<T, kQueryRows, false>::Mma(both, ColumnsDescriptor(tile + kk / 4 * kPanelTileBytes + kk % 4 * 32),
-                                     ColumnsDescriptor(queries + kk / 4 * kQueryPanelBytes + kk % 4 * 32),
-                                     kk > 0);
+  for (int kk = 0; kk < kMlaKeyDim / 16; ++kk) {
+    Wgmma<T, kMlaQueryRows, false>::Mma(
+        both, ColumnsDescriptor(tile + kk / 4 * kPanelTileBytes + kk % 4 * 32),
+        ColumnsDescriptor(queries + kk / 4 * kMlaQueryPanelBytes + kk % 4 * 32), kk > 0);
   }
   WgmmaCommit();
   WgmmaWait<0>(both);
   float score[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) score[i] = AddScoreRest(both[i], both[i + 8]);
-  if (t0 < begin || t0 + kTokens > end) {
+  if (t0 < begin || t0 + kTokens > end || warp >= kTileRuns) {
     const int t = t0 + warp * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int at = t + i / 2 % 2 * 8;
-      if (at < begin || at >= end) score[i] = -CUDART_INF_F;
+      if (at < begin || at >= end || warp >= kTileRuns) score[i] = -CUDART_INF_F;
     }
   }
   bool exceeds = false;
@@ -246,7 +196,7 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
   // Matrix i of a warp's weights: heads 8 (i / 2) .., tokens 8 (i % 2) ..
   const uint32_t to = weights + Swizzled<kPanelBytes>(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
   float sum[4];
-  StoreWeights<T>(score, state->m, passes > 1, to, sum);
+  StoreMlaWeights<T>(score, state->m, passes > 1, to, sum);
   FenceForWgmma();
   if (MeetGroup(group, exceeds)) {
     float top[4];
@@ -275,7 +225,7 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
 #pragma unroll
       for (int i = 0; i < 8; ++i) block[i] *= factor[i / 4 * 2 + i % 2];
     }
-    StoreWeights<T>(score, state->m, passes > 1, to, sum);
+    StoreMlaWeights<T>(score, state->m, passes > 1, to, sum);
     FenceForWgmma();
     MeetGroup(group);
   }
@@ -285,7 +235,7 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) {
     WgmmaBegin();
-    AddValues<T>(state->o, tile, weights + pass * kWeightsBytes);
+    AddValues<T>(state->o, tile, weights + pass * kMlaWeightsBytes);
     WgmmaCommit();
     WgmmaWait<0>(state->o);
   }
@@ -298,16 +248,16 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kMlaGroup, 0);
   const bool aligned =
       p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
-  int taken = 0;       // tiles of the block before the piece
+  uint32_t taken = 0;  // tiles of the block before the piece
   uint32_t turns = 0;  // tiles of the group
   Piece piece;
   WaitForEarlierKernels();
   while (walk.Next(&piece)) {
-    const int first = piece.begin / kTokens, tiles = (piece.end + kTokens - 1) / kTokens - first;
+    const int first = piece.begin / kRun * kRun, tiles = (piece.end - first + kTokens - 1) / kTokens;
     if (aligned) {
-      StoreQueries<T, 4>(p, piece.seq.q_begin, s.group, SharedAddress(shared.queries));
+      StoreMlaQueries<T, 4>(p, piece.seq.q_begin, s.group, SharedAddress(shared.queries));
     } else {
-      StoreQueries<T, 2>(p, piece.seq.q_begin, s.group, SharedAddress(shared.queries));
+      StoreMlaQueries<T, 2>(p, piece.seq.q_begin, s.group, SharedAddress(shared.queries));
     }
     FenceForWgmma();
     MlaConsumersMeet();
@@ -317,23 +267,33 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
 #pragma unroll
     for (auto& block : state.o) {
 #pragma unroll
-      for (float& value : block) value = 0;
+      for (float& o : block) o = 0;
     }
 #pragma unroll
     for (int h = 0; h < 4; ++h) state.m[h] = -CUDART_INF_F, state.l[h] = 0;
 #pragma unroll 1
-    for (int i = (group ^ taken) & 1; i < tiles; i += 2, ++turns) {
-      WaitBarrier(SharedAddress(&shared.full[group]), turns & 1);
+    for (int i = static_cast<int>((group ^ taken) & 1); i < tiles; i += 2, ++turns) {
+      const uint32_t turn = taken + static_cast<uint32_t>(i);
+      WaitBarrier(SharedAddress(&shared.full[turn % kTurns]), turn / kTurns & 1);
       FenceForWgmma();
-      AttendTile<T>(shared, group, turns & 1, (first + i) * kTokens, piece.begin, piece.end, passes, &state);
-      Arrive(SharedAddress(&shared.empty[group]));
+      AttendTile<T>(shared, group, SharedAddress(shared.slots[turn % kSlots]),
+                    SharedAddress(shared.weights[group][turns & 1]), first + i * kTokens, piece.begin,
+                    piece.end, passes, &state);
+      Arrive(SharedAddress(&shared.empty[turn % kTurns]));
     }
-    taken += tiles;
+    taken += static_cast<uint32_t>(tiles);
     FinishPiece(p, s, piece, &state, shared);
+    MlaConsumersMeet();  // what is in the queries' place has been read
+    if (!piece.whole) AddCut(s, piece, shared.cuts);
+  }
+  MlaConsumersMeet();
+#pragma unroll 1
+  for (const MlaCut& cut : shared.cuts) {
+    if (cut.last >= 0) FoldCut(p, s, cut, &shared.end.fold);
   }
 }
 
-template <typename T>
+template <typename T, bool kPrefetch>
 __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ AttentionParams p,
                                                         const SeqSpan* spans,
                                                         const __grid_constant__ AttentionSchedule s) {
@@ -342,7 +302,8 @@ __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ 
   auto& shared = *reinterpret_cast<Shared*>(memory);
   LetNextKernelStart();
   if (threadIdx.x == kMlaConsumers) {
-    for (int i = 0; i < 2; ++i) {
+    for (MlaCut& cut : shared.cuts) cut.last = -1;
+    for (int i = 0; i < kTurns; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), kMlaGroup);
       InitBarrier(SharedAddress(&shared.empty[i]), kMlaGroup);
     }
@@ -352,7 +313,7 @@ __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ 
   __syncthreads();
   if (threadIdx.x >= kMlaConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCopierRegisters));
-    CopyShare<T>(p.kv, walk, shared);
+    CopyShare<T, kPrefetch>(p.kv, walk, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     AttendShare<T>(p, s, walk, shared);
@@ -360,18 +321,15 @@ __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ 
 #endif
 }
 
-template <typename T>
+template <typename T, bool kPrefetch>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
-  auto* kernel = &MlaStreamKernel<T>;
+  auto* kernel = &MlaStreamKernel<T, kPrefetch>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared)}, "attention MLA stream"))
     return failure;
   LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared)},
                                            exec.stream, params, batch.spans, schedule);
-  if (CudaStatus failure =
-          CudaLaunched("attention MLA stream of %d spans, %d heads", batch.num_spans, params.num_q_heads))
-    return failure;
-  return RunMlaFold(exec, batch, schedule, params);
+  return CudaLaunched("attention MLA stream of %d spans, %d heads", batch.num_spans, params.num_q_heads);
 }
 
 }  // namespace
@@ -383,8 +341,10 @@ bool MlaStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule) 
 
 CudaStatus RunMlaStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                         const AttentionParams& params) {
-  return params.kv.dtype == DType::kF16 ? Launch<__half>(exec, batch, schedule, params)
-                                        : Launch<__nv_bfloat16>(exec, batch, schedule, params);
+  const bool prefetch = CurrentTune().mla == CudaTune::Mla::kStream, half = params.kv.dtype == DType::kF16;
+  const auto launch = prefetch ? (half ? &Launch<__half, true> : &Launch<__nv_bfloat16, true>)
+                               : (half ? &Launch<__half, false> : &Launch<__nv_bfloat16, false>);
+  return launch(exec, batch, schedule, params);
 }
 
 }  // namespace cachalot

@@ -12,6 +12,7 @@ __device__ __forceinline__ void PrefetchUpcoming(const AttentionParams& p) {
   constexpr int64_t kPiece = 16 << 10;
 #pragma unroll
   for (const UpcomingBytes& upcoming : p.upcoming) {
+    if (upcoming.bytes == 0) continue;
     const int64_t share = (upcoming.bytes / gridDim.x + 15) / 16 * 16, first = share * blockIdx.x;
     const int64_t end = min(first + share, upcoming.bytes / 16 * 16);
 #pragma unroll 1

@@ -185,13 +185,15 @@ __device__ __forceinline__ TileRange RangeOfTile(const SeqSpan& span, int tile, 
 __device__ __forceinline__ int UnitsOf(const TileRange& range) {
   return (range.end - range.begin / kSplitAlign * kSplitAlign + kSplitAlign - 1) / kSplitAlign;
 }
-// Block b's share begins here.
-__device__ __forceinline__ int ShareBegin(int b, int units, int blocks) {
-  return static_cast<int>(int64_t{b} * units / blocks);
+// Of what is mostly small: a division of 64 bits is a hundred instructions.
+__device__ __forceinline__ int DivideShares(int64_t a, int b) {
+  return static_cast<int>(a >> 32 == 0 ? static_cast<uint32_t>(a) / static_cast<uint32_t>(b) : a / b);
 }
+// Block b's share begins here.
+__device__ __forceinline__ int ShareBegin(int b, int units, int blocks) { return DivideShares(int64_t{b} * units, blocks); }
 // The block whose share has this unit.
 __device__ __forceinline__ int BlockOfUnit(int unit, int units, int blocks) {
-  return static_cast<int>(((int64_t{unit} + 1) * blocks - 1) / units);
+  return DivideShares((int64_t{unit} + 1) * blocks - 1, units);
 }
 // Tiles of a span that the split kernels take.
 __device__ __forceinline__ int SplitTilesOf(const AttentionSchedule& s, const SeqSpan& span) {
