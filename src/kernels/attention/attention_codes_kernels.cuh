@@ -11,7 +11,7 @@
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
-#include "kernels/attention/attention_codes_run.cuh"
+#include "kernels/attention/attention_codes_columns.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_stream_merge.cuh"
 
@@ -19,10 +19,10 @@ namespace cachalot {
 namespace {
 
 // All of the block's shared memory.
-template <typename F, int kBlocks>
+template <typename F, int kBlocks, int kWarpsOfSm>
 struct SharedCodes {
-  static constexpr int kConsumers = 12 / kBlocks;  // warps: twelve on an SM, so that each may have 168 registers
-  static constexpr int kSlots = 4;                 // of a warp
+  static constexpr int kConsumers = kWarpsOfSm / kBlocks;  // warps
+  static constexpr int kSlots = kWarpsOfSm > 12 ? 3 : 4;   // of a warp
   union {
     unsigned char rings[kConsumers][kSlots * SlotOf<F>::kBytes];
     float merge[kConsumers][kMergeRows][F::kDim + kMergePad];  // when all runs of a piece have been read
@@ -32,13 +32,15 @@ struct SharedCodes {
   bool folds;
 };
 
-template <typename F, int kBlocks>
-__global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) void CodesStreamKernel(
+// kColumns: no span has more than kColumnRows rows.
+template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm>
+__global__ __launch_bounds__(SharedCodes<F, kBlocks, kWarpsOfSm>::kConsumers * 32, kBlocks) void CodesStreamKernel(
     const __grid_constant__ AttentionParams p, const __grid_constant__ CodePlanes planes, const SeqSpan* spans,
     const __grid_constant__ AttentionSchedule s, bool aligned) {
 #if __CUDA_ARCH__ >= 900
-  using S = SharedCodes<F, kBlocks>;
-  constexpr int kWarps = S::kConsumers;
+  using S = SharedCodes<F, kBlocks, kWarpsOfSm>;
+  using Reader = RunReader<F, S::kSlots, kColumns>;
+  constexpr int kWarps = S::kConsumers, kRows = kColumns ? kColumnRows : kCodeRows;
   extern __shared__ __align__(128) unsigned char memory[];
   S& shared = *reinterpret_cast<S*>(memory);
   LetNextKernelStart();
@@ -49,8 +51,8 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) 
   Piece piece;
   while (walk.Next(&piece)) {
     const int count = (piece.runs - warp + kWarps - 1) / kWarps;
-    RunReader<F, S::kSlots> reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end,
-                                   SharedAddress(shared.rings[warp]));
+    Reader reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end,
+                  SharedAddress(shared.rings[warp]));
     if (!first) __syncthreads();  // the last piece has been merged
     first = false;
     reader.Start(piece.seq.kv_len - piece.seq.q_len, &waited);
@@ -60,17 +62,18 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) 
     }
     const int first_row = piece.tile * TileRowsOf(s, piece.seq);
     // All warps have read the last piece's queries before they merged it.
-    for (int r = warp; r < kCodeRows; r += kWarps) {
+    for (int r = warp; r < kRows; r += kWarps) {
       StoreQueryRow<F>(p, planes, RowOfTile(piece.seq, first_row + r, s.group, piece.kv_head), r, aligned, &shared.queries);
     }
     __syncthreads();
-    CodeQueries<F> q;
-    LoadQueries<F>(shared.queries, &q);
+    typename Reader::Form::Queries q;
+    LoadQueries(shared.queries, &q);
     Visible visible;
     int whole_low = 0, whole_high = INT32_MAX;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const TileRow row = RowOfTile(piece.seq, first_row + lane / 4 + 8 * r, s.group, piece.kv_head);
+      const int of_lane = kColumns ? 2 * (lane % 4) + r : lane / 4 + 8 * r;
+      const TileRow row = RowOfTile(piece.seq, first_row + of_lane, s.group, piece.kv_head);
       const bool exists = row.position >= 0;  // else it sees whatever there is
       visible.begin[r] = exists ? VisibleBegin(row.position, s.window) : 0;
       visible.end[r] = exists ? row.position + 1 : INT32_MAX;
@@ -85,7 +88,7 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) 
       visible.begin[r] = max(visible.begin[r], piece.begin);
       visible.end[r] = min(visible.end[r], piece.end);
     }
-    CodeState<typename F::Value> state;
+    typename Reader::Form::State state;
     state.Clear();
     reader.Attend(q, visible, whole_low, whole_high, &state);
     state.Finish(q.factor);
@@ -170,12 +173,12 @@ bool QueriesAligned(const AttentionParams& p) {
   return p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
 }
 
-template <typename F, int kBlocks>
+template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm = 12>
 CudaStatus LaunchStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                         const CodePlanes& planes) {
-  using S = SharedCodes<F, kBlocks>;
+  using S = SharedCodes<F, kBlocks, kWarpsOfSm>;
   static_assert(sizeof(S) <= (kBlocks == 1 ? 227 : 113) * 1024);
-  auto* kernel = &CodesStreamKernel<F, kBlocks>;
+  auto* kernel = &CodesStreamKernel<F, kBlocks, kColumns, kWarpsOfSm>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(S)}, "attention stream over codes")) return failure;
   LaunchOverlapped<LaunchRole::kAttention>(kernel, static_cast<unsigned>(schedule.stream_blocks), S::kConsumers * 32, int64_t{sizeof(S)}, exec.stream,
                                            params, planes, batch.spans, schedule, QueriesAligned(params));
@@ -187,8 +190,15 @@ template <typename F>
 CudaStatus LaunchCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                        const CodePlanes& planes, bool prefill) {
   if (!prefill) {
-    return schedule.stream_blocks_per_sm == 1 ? LaunchStream<F, 1>(exec, batch, schedule, params, planes)
-                                              : LaunchStream<F, 2>(exec, batch, schedule, params, planes);
+    const bool columns = int64_t{batch.max_q_len} * schedule.group <= kColumnRows, alone = schedule.stream_blocks_per_sm == 1;
+    static const bool sixteen = getenv("CACHALOT_CODES_SIXTEEN") != nullptr;
+    if (columns && sixteen) {
+      return alone ? LaunchStream<F, 1, true, 16>(exec, batch, schedule, params, planes) : LaunchStream<F, 2, true, 16>(exec, batch, schedule, params, planes);
+    }
+    if (columns) {
+      return alone ? LaunchStream<F, 1, true>(exec, batch, schedule, params, planes) : LaunchStream<F, 2, true>(exec, batch, schedule, params, planes);
+    }
+    return alone ? LaunchStream<F, 1, false>(exec, batch, schedule, params, planes) : LaunchStream<F, 2, false>(exec, batch, schedule, params, planes);
   }
   const dim3 grid(static_cast<unsigned>(schedule.max_prefill), static_cast<unsigned>(params.kv.num_kv_heads));
   constexpr int64_t kBytes = kPrefillWarps * int64_t{sizeof(SharedPrefill<F>)};

@@ -48,6 +48,10 @@ __device__ __forceinline__ uint32_t LoadSharedHalfWord(uint32_t from) {
   asm volatile("ld.shared.u16 %0, [%1];\n" : "=h"(value) : "r"(from));
   return value;
 }
+// Two of them, the other `apart` bytes further.
+__device__ __forceinline__ uint32_t LoadSharedHalfWords(uint32_t from, uint32_t apart) {
+  return LoadSharedHalfWord(from) | LoadSharedHalfWord(from + apart) << 16;
+}
 // 16 bytes to shared memory.
 __device__ __forceinline__ void CopyPiece(uint32_t to, const std::byte* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(to), "l"(from) : "memory");
@@ -65,6 +69,25 @@ __device__ __forceinline__ void MmaBytes(int (&c)[4], const uint32_t (&a)[4], Op
                  : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
   }
+}
+
+// As MmaBytes, with keys as a and the query as b.
+template <bool kSigned>
+__device__ __forceinline__ void MmaKeyBytes(int (&c)[4], const uint32_t (&a)[4], OperandB b) {
+  if constexpr (kSigned) {
+    MmaBytes<true>(c, a, b);
+  } else {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high));
+  }
+}
+
+// A matrix of eight by eight F16, of which lane 4 i + j has values 2 j and 2 j + 1 of row i.
+__device__ __forceinline__ uint32_t Transposed(uint32_t pair) {
+  uint32_t to;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(to) : "r"(pair));
+  return to;
 }
 
 // The two E4M3 codes in the lower or upper half of a word, as F16.

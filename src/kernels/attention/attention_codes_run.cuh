@@ -266,11 +266,33 @@ class RunPlaces {
   int base_ = 0, block_ = 0, row_ = 0, next_block_ = 0, next_row_ = 0;
 };
 
+// The run's softmax and values.
+template <typename F>
+__device__ __forceinline__ void TakeRun(const RunCodes<F>& codes, float (&s)[2][4], int t0, bool whole, const Visible& visible,
+                                        const float (&factor)[2], CodeState<typename F::Value>* state) {
+  uint32_t weights[4];
+  float value_scale[4];
+  WeighRun(s, codes.value_scales, t0, whole, visible, factor, state, weights, value_scale);
+  AddValues<F>(codes, weights, value_scale, state);
+}
+
+// How a warp has its rows: sixteen, or as columns (attention_codes_columns.cuh).
+template <typename F, bool kColumns>
+struct RunForm;
+template <typename F>
+struct RunForm<F, false> {
+  using Queries = CodeQueries<F>;
+  using State = CodeState<typename F::Value>;
+  using Scores = float[2][4];
+};
+
 // Every step-th run of a tile and head from `first` on, of `count` in all, through a ring of kSlots slots in shared memory that is the warp's
 // own: what a lane copies others read, but no other warp.
-template <typename F, int kSlots>
+template <typename F, int kSlots, bool kColumns = false>
 class RunReader {
  public:
+  using Form = RunForm<F, kColumns>;
+
   __device__ __forceinline__ RunReader(const PagedKv& kv, const CodePlanes& planes, int slot, int kv_head, int first, int step, int count, int low,
                                        int high, uint32_t ring)
       : planes_(planes), places_(kv, planes, slot, kv_head, first, step, count), low_(low), high_(high), ring_(ring), slot_(ring) {}
@@ -290,25 +312,22 @@ class RunReader {
     }
   }
   // Runs that lie in [whole_low, whole_high) are seen by all rows.
-  __device__ __forceinline__ void Attend(const CodeQueries<F>& q, const Visible& visible, int whole_low, int whole_high,
-                                         CodeState<typename F::Value>* state) {
+  __device__ __forceinline__ void Attend(const typename Form::Queries& q, const Visible& visible, int whole_low, int whole_high,
+                                         typename Form::State* state) {
 #pragma unroll 1
     for (int i = 0; i < places_.count(); ++i) {
       const int t0 = places_.PositionOf(i);
-      RunCodes<F> codes;
-      float s[2][4];
+      RunCodes<F, kColumns> codes;
+      typename Form::Scores s;
       WaitAsync<kSlots - 1>();
       __syncwarp();  // every lane's copies are there
-      ReadKeys<F>(slot_, &codes);
-      ReadValues<F>(slot_, t0, low_, high_, &codes);
+      ReadKeys(slot_, &codes);
+      ReadValues(slot_, t0, low_, high_, &codes);
       Scores<F>(codes, q, s);
       __syncwarp();  // every lane has read
       if (i + kSlots < places_.count()) CopyRun<F>(planes_, places_.At(i + kSlots), slot_);
       CommitAsync();
-      uint32_t weights[4];
-      float value_scale[4];
-      WeighRun(s, codes.value_scales, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, state, weights, value_scale);
-      AddValues<F>(codes, weights, value_scale, state);
+      TakeRun<F>(codes, s, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, state);
       slot_ += SlotOf<F>::kBytes;
       if (slot_ == ring_ + kSlots * SlotOf<F>::kBytes) slot_ = ring_;
     }

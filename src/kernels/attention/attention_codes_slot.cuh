@@ -6,13 +6,14 @@
 
 namespace cachalot {
 
-template <typename F>
+// kColumns: for attention_codes_columns.cuh.
+template <typename F, bool kColumns = false>
 struct RunCodes {
   uint32_t key[2][F::Key::kWords];
   uint32_t high[2][F::Key::kHighWords == 0 ? 1 : F::Key::kHighWords];
-  uint32_t key_scales[2 * F::Key::kGroups];  // of this lane's four tokens, token by token
+  uint32_t key_scales[2 * F::Key::kGroups];  // of this lane's four tokens, token by token; kColumns: of its two tokens
   uint32_t value[4][F::Value::kWords];
-  uint32_t value_scales[2];
+  uint32_t value_scales[2];  // of the four tokens; kColumns, of values with one scale: in the first word, of the two
 };
 
 // Where a run lies: its first token is the region's row `row` and has position t0.
@@ -60,8 +61,8 @@ __device__ __forceinline__ void CopyRun(const CodePlanes& planes, const RunPlace
 }
 
 // Also of tokens that nobody sees: those scores are never used.
-template <typename F>
-__device__ __forceinline__ void ReadKeys(uint32_t slot, RunCodes<F>* codes) {
+template <typename F, bool kColumns>
+__device__ __forceinline__ void ReadKeys(uint32_t slot, RunCodes<F, kColumns>* codes) {
   using S = SlotOf<F>;
   using Key = typename F::Key;
   using Main = typename S::KeyMain;
@@ -93,12 +94,25 @@ __device__ __forceinline__ void ReadKeys(uint32_t slot, RunCodes<F>* codes) {
       LoadShared(codes->high[tile], slot + S::kKeyHigh + static_cast<uint32_t>(high) + tile * 2 * Key::kHighRowBytes);
     }
   }
-  LoadShared(codes->key_scales, slot + S::kKeyScales + static_cast<uint32_t>(quad * (8 * Key::kGroups)));
+  if constexpr (!kColumns) {
+    LoadShared(codes->key_scales, slot + S::kKeyScales + static_cast<uint32_t>(quad * (8 * Key::kGroups)));
+  } else if constexpr (Key::kGroups == 1) {
+    codes->key_scales[0] = LoadSharedHalfWords(slot + S::kKeyScales + static_cast<uint32_t>(2 * token), 4);
+  } else {
+    constexpr int kWords = Key::kGroups / 2;
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      uint32_t words[kWords];
+      LoadShared(words, slot + S::kKeyScales + static_cast<uint32_t>((token + 2 * tile) * (2 * Key::kGroups)));
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) codes->key_scales[tile * kWords + w] = words[w];
+    }
+  }
 }
 
 // Zeros for tokens outside [low, high): a weight of zero must not meet what is no number.
-template <typename F>
-__device__ __forceinline__ void ReadValues(uint32_t slot, int t0, int low, int high, RunCodes<F>* codes) {
+template <typename F, bool kColumns>
+__device__ __forceinline__ void ReadValues(uint32_t slot, int t0, int low, int high, RunCodes<F, kColumns>* codes) {
   using S = SlotOf<F>;
   using Value = typename F::Value;
   const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, quad = lane % 4;
@@ -112,6 +126,9 @@ __device__ __forceinline__ void ReadValues(uint32_t slot, int t0, int low, int h
     for (int i = 0; i < 4; ++i) scale[i] = LoadSharedHalfWord(scales + i * 2 * Value::kGroups);
     codes->value_scales[0] = scale[0] | scale[1] << 16;
     codes->value_scales[1] = scale[2] | scale[3] << 16;
+  } else if constexpr (kColumns) {
+    codes->value_scales[0] = LoadSharedHalfWords(slot + S::kValueScales + static_cast<uint32_t>(2 * TokenOf(0, g)), 4);
+    codes->value_scales[1] = 0;
   } else {
     LoadShared(codes->value_scales, scales);
   }
@@ -122,7 +139,13 @@ __device__ __forceinline__ void ReadValues(uint32_t slot, int t0, int low, int h
     if (t >= low && t < high) continue;
 #pragma unroll
     for (uint32_t& word : codes->value[i]) word = 0;
-    codes->value_scales[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+    if (Value::kGrouped || !kColumns) codes->value_scales[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
+  }
+  if (Value::kGrouped || !kColumns) return;
+#pragma unroll
+  for (int tile = 0; tile < 2; ++tile) {
+    const int t = t0 + TokenOf(tile, g);
+    if (t < low || t >= high) codes->value_scales[0] &= tile == 0 ? 0xffff0000u : 0x0000ffffu;
   }
 }
 

@@ -21,6 +21,20 @@ __device__ __forceinline__ void StoreSums(const WarpState<kDim>& state, int r, i
   for (int n = 0; n < kDim / 8; ++n) *reinterpret_cast<float2*>(to + quad * 2 + n * 8) = {state.o[n][2 * r], state.o[n][2 * r + 1]};
 }
 
+// The first `here` of those eight rows of a warp's, for the others of its block.
+template <typename State, typename S>
+__device__ __forceinline__ void LeaveSums(const State& state, int r, int here, S& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, quad = lane % 4;
+  float l = state.l[r];
+  l += __shfl_xor_sync(kAllLanes, l, 1);
+  l += __shfl_xor_sync(kAllLanes, l, 2);
+  if (quad == 0) {
+    shared.warp_m[warp][g] = state.m[r];
+    shared.warp_l[warp][g] = l;
+  }
+  if (g < here) StoreSums(state, r, quad, shared.merge[warp][g]);
+}
+
 template <int kThreads>
 __device__ __forceinline__ void ConsumersMeet() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(kThreads) : "memory");
@@ -106,7 +120,7 @@ template <int kDim, typename State, typename S>
 __device__ __forceinline__ void MergePiece(const AttentionParams& p, const AttentionSchedule& s, const Piece& piece, const State& state, S& shared) {
   constexpr int kConsumerThreads = S::kConsumers * 32;
   constexpr int kFours = kDim / 4;
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, warp = tid / 32, g = lane / 4, quad = lane % 4;
+  const int tid = static_cast<int>(threadIdx.x);
   const int first_row = piece.tile * TileRowsOf(s, piece.seq);
   const int rows = min(kStreamRows, piece.seq.q_len * s.group - first_row);
   const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
@@ -115,14 +129,7 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
     const int here = min(kMergeRows, rows - kMergeRows * r);
     if (here <= 0) break;
     ConsumersMeet<kConsumerThreads>();  // what was merged last has been read
-    float l = state.l[r];
-    l += __shfl_xor_sync(kAllLanes, l, 1);
-    l += __shfl_xor_sync(kAllLanes, l, 2);
-    if (quad == 0) {
-      shared.warp_m[warp][g] = state.m[r];
-      shared.warp_l[warp][g] = l;
-    }
-    if (g < here) StoreSums(state, r, quad, shared.merge[warp][g]);
+    LeaveSums(state, r, here, shared);
     ConsumersMeet<kConsumerThreads>();
     for (int e = tid; e < here * kFours; e += kConsumerThreads) {
       const int row = e / kFours, d = e % kFours * 4;
