@@ -141,11 +141,12 @@ __device__ __forceinline__ void ReadValues(uint32_t slot, int t0, int low, int h
     for (uint32_t& word : codes->value[i]) word = 0;
     if (Value::kGrouped || !kColumns) codes->value_scales[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
   }
-  if (Value::kGrouped || !kColumns) return;
+  if constexpr (kColumns && !Value::kGrouped) {
 #pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
-    const int t = t0 + TokenOf(tile, g);
-    if (t < low || t >= high) codes->value_scales[0] &= tile == 0 ? 0xffff0000u : 0x0000ffffu;
+    for (int tile = 0; tile < 2; ++tile) {
+      const int t = t0 + TokenOf(tile, g);
+      if (t < low || t >= high) codes->value_scales[0] &= tile == 0 ? 0xffff0000u : 0x0000ffffu;
+    }
   }
 }
 
