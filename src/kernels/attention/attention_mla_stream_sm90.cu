@@ -149,14 +149,13 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& 
 // Sums of values: o += latents^T weights^T.
 template <typename T>
 __device__ __forceinline__ void AddValues(float (&o)[kMlaBlocks][8], uint32_t tile, uint32_t weights) {
+  const uint64_t a = RowsDescriptor(tile, kPanelTileBytes), b = ColumnsDescriptor(weights);
 #pragma unroll
   for (int kk = 0; kk < kTokens / 16; ++kk) {
 #pragma unroll
-    for (int b = 0; b < kMlaBlocks; ++b) {
+    for (int block = 0; block < kMlaBlocks; ++block)
       Wgmma<T, 16, false>::MmaTransposed(
-          o[b], RowsDescriptor(tile + b * kPanelTileBytes + kk * 16 * kPanelBytes, kPanelTileBytes),
-          ColumnsDescriptor(weights + kk * 32), true);
-    }
+          o[block], Further(a, block * kPanelTileBytes + kk * 16 * kPanelBytes), Further(b, kk * 32), true);
   }
 }
 
@@ -167,14 +166,14 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
                                            int begin, int end, int passes, MlaState* state) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kMlaGroup / 32,
             quad = lane % 4;
-  const uint32_t queries = SharedAddress(shared.queries);
+  const uint64_t latents = ColumnsDescriptor(tile),
+                 queries = ColumnsDescriptor(SharedAddress(shared.queries));
   float both[16];
   WgmmaBegin();
 #pragma unroll
   for (int kk = 0; kk < kMlaKeyDim / 16; ++kk) {
-    Wgmma<T, kMlaQueryRows, false>::Mma(
-        both, ColumnsDescriptor(tile + kk / 4 * kPanelTileBytes + kk % 4 * 32),
-        ColumnsDescriptor(queries + kk / 4 * kMlaQueryPanelBytes + kk % 4 * 32), kk > 0);
+    Wgmma<T, kMlaQueryRows, false>::Mma(both, Further(latents, kk / 4 * kPanelTileBytes + kk % 4 * 32),
+                                        Further(queries, kk / 4 * kMlaQueryPanelBytes + kk % 4 * 32), kk > 0);
   }
   WgmmaCommit();
   WgmmaWait<0>(both);

@@ -29,6 +29,11 @@ __device__ __forceinline__ uint64_t RowsDescriptor(uint32_t shared, uint32_t pan
          uint64_t{1} << 62;
 }
 
+// The descriptor of what lies so many bytes further on, of which the hardware sees multiples of 16.
+__device__ __forceinline__ uint64_t Further(uint64_t descriptor, uint32_t bytes) {
+  return (descriptor & 0xffffffff00000000u) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
+
 // What ordinary instructions (cp.async too) have written to shared memory may be read by wgmma.
 __device__ __forceinline__ void FenceForWgmma() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
