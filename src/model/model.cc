@@ -324,7 +324,8 @@ void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) 
   const float* front_norm = !raw ? nullptr : batch.from == MtpBatch::From::kModel ? final_norm_.data() : mtp_->norm.data();
   CHECK(raw || batch.hidden_rows == nullptr);
   if (!EmbedNorms(exec, {.embed = embed, .norm = mtp_->embedding_norm.data(), .hidden = batch.hidden, .hidden_rows = batch.hidden_rows,
-                         .front_norm = front_norm, .hidden_norm = mtp_->hidden_norm.data(), .eps = spec_.norm_eps})) {
+                         .front_norm = front_norm, .hidden_norm = mtp_->hidden_norm.data(), .eps = spec_.norm_eps,
+                         .upcoming = &mtp_->projection})) {
     embed.y = normed, embed.y_stride = dim;
     Embed(exec, embed);
     Norm(exec, normed, tokens, dim, mtp_->embedding_norm, spec_.norm_eps, both, 2 * dim);

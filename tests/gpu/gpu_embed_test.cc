@@ -78,6 +78,7 @@ TEST_F(GpuEmbed, WithNormsAsTheOpsOneAfterTheOther) {
         params.y = got.data(), params.y_stride = 2 * dim;
         params.norm = norm.data(), params.hidden = hidden.data(), params.hidden_rows = op.x_rows;
         params.front_norm = in_front ? front.data() : nullptr, params.hidden_norm = hidden_norm.data(), params.eps = eps;
+        if (by_index) params.upcoming = reinterpret_cast<const std::byte*>(hidden.data()), params.upcoming_bytes = kStates * dim * 4;
         ASSERT_TRUE(EmbedTakesNorms(params));
         GPU_OK(Backend().embed(exec, params));
         EXPECT_EQ(FirstBitDifference(got.Read(), want.Read()), "") << "way " << way;

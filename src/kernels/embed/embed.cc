@@ -37,6 +37,9 @@ bool EmbedNorms(const ExecContext& ctx, const EmbedNormsParams& params) {
   CudaEmbedParams on_gpu = OnGpu(params.embed);
   on_gpu.norm = params.norm, on_gpu.hidden = params.hidden, on_gpu.hidden_rows = params.hidden_rows;
   on_gpu.front_norm = params.front_norm, on_gpu.hidden_norm = params.hidden_norm, on_gpu.eps = params.eps;
+  if (const PackedMatrix* matrix = params.upcoming; matrix != nullptr && matrix->layout == PackLayout::kCuda) {
+    on_gpu.upcoming = matrix->data, on_gpu.upcoming_bytes = matrix->n * CudaRowsOf(matrix->dtype, matrix->k).row_bytes;
+  }
   if (on_gpu.norm == nullptr || !EmbedTakesNorms(on_gpu)) return false;
   RunCuda(ctx, &CudaBackend::embed, on_gpu);
   return true;

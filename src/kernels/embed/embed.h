@@ -28,6 +28,7 @@ struct EmbedNormsParams {
   const float* front_norm = nullptr;     // in front of hidden_norm; or null
   const float* hidden_norm = nullptr;
   float eps = 0;
+  const PackedMatrix* upcoming = nullptr;  // what the next matmul reads
 };
 bool EmbedNorms(const ExecContext& ctx, const EmbedNormsParams& params);
 

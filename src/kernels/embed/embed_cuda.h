@@ -1,6 +1,7 @@
 // Embed on the GPU: the table in the layout of the matmuls' weights, so that tied embeddings need one copy.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/matmul/matmul_cuda.h"
@@ -23,6 +24,9 @@ struct CudaEmbedParams {
   const float* front_norm = nullptr;
   const float* hidden_norm = nullptr;
   float eps = 0;
+  // What the next matmul reads, 16-byte aligned: a part of it is brought to L2 while the memory has nothing else to do, where tokens are few.
+  const std::byte* upcoming = nullptr;
+  int64_t upcoming_bytes = 0;
 };
 
 // Long rows, whole float4s, that the threads of a block keep in registers.

@@ -1,4 +1,6 @@
 // Embed: one block a token, four values a thread at a time. With norms two blocks a token, which keep its rows in registers.
+#include <algorithm>
+
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -55,12 +57,33 @@ __device__ __forceinline__ void NormRow(float4 (&row)[kMaxVectors], int vectors,
   for (int i = 0; i < kMaxVectors; ++i) row[i] = ScaledByNorm(row[i], inverse, w[i]);
 }
 
+// Of what the next matmul reads: not more than has room in L2 beside what else is read.
+constexpr int kUpcomingKib = 32 << 10;
+constexpr int kUpcomingTokens = 8;  // at most
+
+// To L2, by blocks that do nothing else: each the first `part` bytes of its share, since so the matmul's blocks begin.
+__device__ __forceinline__ void BringUpcoming(const CudaEmbedParams& p, int block, int blocks, int64_t part) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kBytes = 2048;
+  const int64_t begin = p.upcoming_bytes / blocks * block / 16 * 16, end = min(begin + part, p.upcoming_bytes / 16 * 16);
+#pragma unroll 1
+  for (int64_t at = begin + int64_t{threadIdx.x} * kBytes; at < end; at += int64_t{kThreads} * kBytes) {
+    const auto bytes = static_cast<uint32_t>(min(int64_t{kBytes}, end - at));
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(p.upcoming + at), "r"(bytes) : "memory");
+  }
+#endif
+}
+
 template <DType kType>
-__global__ void __launch_bounds__(kThreads) EmbedNormsKernel(const __grid_constant__ CudaEmbedParams p, CudaRowLayout layout) {
+__global__ void __launch_bounds__(kThreads) EmbedNormsKernel(const __grid_constant__ CudaEmbedParams p, CudaRowLayout layout, int64_t upcoming_part) {
   __shared__ float scratch[2][32];
   const bool is_hidden = blockIdx.y != 0;
   const auto dim = static_cast<int>(p.table.k), vectors = dim / 4;
   LetNextKernelStart();
+  if (blockIdx.y >= 2) {
+    if (blockIdx.x == 0) BringUpcoming(p, static_cast<int>(blockIdx.y) - 2, static_cast<int>(gridDim.y) - 2, upcoming_part);
+    return;
+  }
   PrefetchNormWeight(is_hidden ? p.hidden_norm : p.norm, dim);
   if (is_hidden && p.front_norm != nullptr) PrefetchNormWeight(p.front_norm, dim);
   WaitForEarlierKernels();
@@ -100,8 +123,11 @@ template <DType kType>
 CudaStatus Launch(const CudaExec& exec, const CudaEmbedParams& p) {
   if (p.norm != nullptr) {
     if (!EmbedTakesNorms(p)) return CudaFail(CudaFault::kInvalid, "embed: rows of %lld values with norms", static_cast<long long>(p.table.k));
-    LaunchOverlapped(&EmbedNormsKernel<kType>, dim3(static_cast<unsigned>(p.num_tokens), 2), kThreads, 0, exec.stream, p,
-                     CudaRowsOf(kType, p.table.k));
+    const auto bringing = static_cast<unsigned>(p.upcoming != nullptr && p.num_tokens <= kUpcomingTokens ? exec.num_sms : 0);
+    const int64_t most = std::min(p.upcoming_bytes, int64_t{Tuned(CurrentTune().prefetch_kib, kUpcomingKib)} << 10);
+    const int64_t part = bringing == 0 ? 0 : most / bringing / 16 * 16;
+    LaunchOverlapped(&EmbedNormsKernel<kType>, dim3(static_cast<unsigned>(p.num_tokens), 2 + bringing), kThreads, 0, exec.stream, p,
+                     CudaRowsOf(kType, p.table.k), part);
     return CudaLaunched("embed of %lld tokens with norms, table [%lld, %lld]", static_cast<long long>(p.num_tokens),
                         static_cast<long long>(p.table.n), static_cast<long long>(p.table.k));
   }

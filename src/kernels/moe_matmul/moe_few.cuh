@@ -98,6 +98,24 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global) 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(shared), "l"(global) : "memory");
 }
 
+// The shared expert's gates and ups on their way to L2 by one warp, as far as the ring does not hold them: nothing else is to be read until the
+// router has chosen. Before the wait: weights do not change.
+__device__ __forceinline__ void PrefetchShared(const FewProblem& p) {
+  const FewMatrix& matrix = p.shared[0];
+  if (p.first_phase != 0 || matrix.w == nullptr) return;
+  constexpr int kPiece = 8 << 10;
+  const FewRange mine = FewShare(matrix.rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
+  const int bytes = (mine.end - mine.begin) * matrix.row_bytes;
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half) {
+    const std::byte* from = matrix.w + (int64_t{half} * matrix.rows + mine.begin) * matrix.row_bytes;
+#pragma unroll 1
+    for (int at = static_cast<int>(threadIdx.x) % 32 * kPiece; at < bytes; at += 32 * kPiece) {
+      asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from + at), "r"(min(kPiece, bytes - at)) : "memory");
+    }
+  }
+}
+
 // Lane 8 i + c of a copying warp brings the c-th scale of a stage of the i-th of the warp's rows.
 template <DType kType>
 __device__ __forceinline__ void CopyTiles(const FewProblem& p, const FewShared& memory, uint32_t ring) {
@@ -508,6 +526,7 @@ __global__ __launch_bounds__(kFewThreads, 1) void FewKernel(const __grid_constan
   if (warp < kFewCopyWarp) {
     MultiplyTiles<kType>(p, &memory, shared);
   } else if (warp < kFewFoldWarp) {
+    if (warp == kFewCopyWarp) PrefetchShared(p);
     CopyTiles<kType>(p, memory, SharedAddress(shared));
   } else {
     FoldTiles(p, &memory, shared);
