@@ -116,6 +116,11 @@ __device__ __forceinline__ uint32_t SubAndScale2(uint32_t halves, uint32_t offse
   const __half2 scaled = __hmul2(moved, *reinterpret_cast<const __half2*>(&scales));
   return *reinterpret_cast<const uint32_t*>(&scaled);
 }
+__device__ __forceinline__ uint32_t ScaleAndAdd2(uint32_t halves, uint32_t scales, uint32_t sums) {
+  const __half2 sum = __hfma2(*reinterpret_cast<const __half2*>(&halves), *reinterpret_cast<const __half2*>(&scales),
+                              *reinterpret_cast<const __half2*>(&sums));
+  return *reinterpret_cast<const uint32_t*>(&sum);
+}
 __device__ __forceinline__ uint32_t Scale2(uint32_t halves, uint32_t scales) {
   const __half2 scaled = __hmul2(*reinterpret_cast<const __half2*>(&halves), *reinterpret_cast<const __half2*>(&scales));
   return *reinterpret_cast<const uint32_t*>(&scaled);

@@ -25,12 +25,13 @@ template <typename Value>
 inline constexpr float kValueBoost = Value::kOffsets ? 0x1p14f : 0x1p8f;
 template <typename Value>
 inline constexpr float kValueUnit = Value::kOffsets ? 0x1p10f : 0x1p-8f;
-inline constexpr uint32_t kSixteenth = 0x2c002c00u;  // twice, as F16
+inline constexpr uint32_t kSixteenth = 0x2c002c00u;   // twice, as F16
+inline constexpr uint32_t kMinusEight = 0x80088008u;  // times 2^-24, twice, as F16
 
 template <typename Value>
 struct CodeState {
   float o[Value::kTiles][4];     // in units of the largest scale's power of two times kValueUnit
-  float offset[4];               // of integer values: sums of weights and scales, which have the offset's part of the sums
+  float offset[4];               // of integer values: sums of weights and scales, what the sums have of kOffset
   float m[2];                    // of scores before their row's factor
   float l[2];                    // this thread's part
   uint32_t exponent;             // of the largest scale, in BF16's place
@@ -194,16 +195,18 @@ __device__ __forceinline__ void AddValues(const RunCodes<F>& codes, const uint32
                                           CodeState<typename F::Value>* state) {
   using Value = typename F::Value;
   if constexpr (Value::kGrouped) {
-    // Codes are F16's least numbers as they come; their offset of 7.5 is taken off in the end.
+    // Codes are F16's least numbers as they come. Less 8 they have four bits, a scale has eight, so that F16 holds the products; the half that is
+    // then missing is added in the end.
     const uint32_t low0 = Pack2(value_scale[0], value_scale[1], __half{}), low1 = Pack2(value_scale[2], value_scale[3], __half{});
     const uint32_t high0 = Scale2(low0, kSixteenth), high1 = Scale2(low1, kSixteenth);
+    const uint32_t start0 = Scale2(low0, kMinusEight), start1 = Scale2(low1, kMinusEight);
     Mma(state->offset, weights, low0, low1, __half{});
 #pragma unroll
     for (int w = 0; w < Value::kWords; ++w) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const uint32_t b0 = Scale2(Value::HalfPair(codes.value[0][w], codes.value[1][w], i), i < 4 ? low0 : high0);
-        const uint32_t b1 = Scale2(Value::HalfPair(codes.value[2][w], codes.value[3][w], i), i < 4 ? low1 : high1);
+        const uint32_t b0 = ScaleAndAdd2(Value::HalfPair(codes.value[0][w], codes.value[1][w], i), i < 4 ? low0 : high0, start0);
+        const uint32_t b1 = ScaleAndAdd2(Value::HalfPair(codes.value[2][w], codes.value[3][w], i), i < 4 ? low1 : high1, start1);
         Mma(state->o[Value::TileOf(w, i)], weights, b0, b1, __half{});
       }
     }

@@ -398,17 +398,18 @@ __device__ __forceinline__ void AddLatents(const LatentValueCodes<kCode>& codes,
       }
     }
   } else {
-    // Codes are F16's least numbers as they come; their offset is taken off in the end.
+    // As AddValues does.
     const uint32_t low0 = Pack2(value_scale[0], value_scale[1], __half{}), low1 = Pack2(value_scale[2], value_scale[3], __half{});
     const uint32_t high0 = Scale2(low0, kSixteenth), high1 = Scale2(low1, kSixteenth);
+    const uint32_t start0 = Scale2(low0, kMinusEight), start1 = Scale2(low1, kMinusEight);
     Mma(state->offset, weights, low0, low1, __half{});
 #pragma unroll
     for (int w = 0; w < Values::kWords; ++w) {
 #pragma unroll
       for (int i = 0; i < Values::kPairs; ++i) {
         const bool upper = Values::IsHigh(i);
-        const uint32_t b0 = Scale2(Values::HalfPair(codes.main[0][w], codes.main[1][w], i), upper ? high0 : low0);
-        const uint32_t b1 = Scale2(Values::HalfPair(codes.main[2][w], codes.main[3][w], i), upper ? high1 : low1);
+        const uint32_t b0 = ScaleAndAdd2(Values::HalfPair(codes.main[0][w], codes.main[1][w], i), upper ? high0 : low0, start0);
+        const uint32_t b1 = ScaleAndAdd2(Values::HalfPair(codes.main[2][w], codes.main[3][w], i), upper ? high1 : low1, start1);
         Mma(state->o[Values::TileOf(w, i)], weights, b0, b1, __half{});
       }
     }

@@ -118,9 +118,9 @@ struct ValueFragments {
   static constexpr int kWords = kLaneBytes / 4;
   static constexpr int kTiles = kDim / 8;
   static constexpr int kGroups = kGrouped ? kDim / kKvUnit : 1;
-  // Integer codes are F16 2^-24 times what they are, and this much too large.
+  // Integer codes are F16 2^-24 times what they are; less 8, in the sums, they are this much too large.
   static constexpr bool kOffsets = kGrouped;
-  static constexpr float kOffset = 7.5f;
+  static constexpr float kOffset = -0.5f;
   static constexpr bool kSplit = false;  // LatentValues
 
   static CACHALOT_BOTH int Offset(int g) { return g * kLaneBytes; }

@@ -183,7 +183,7 @@ void CheckValues() {
             } else {
               const uint32_t halves = Value::HalfPair(a, b, i);
               const float by = i < 4 ? 0x1p24f : 0x1p20f;
-              for (int e = 0; e < 2; ++e) code[e] = F16ToF32(static_cast<uint16_t>(halves >> (16 * e))) * by - 7.5f;
+              for (int e = 0; e < 2; ++e) code[e] = F16ToF32(static_cast<uint16_t>(halves >> (16 * e))) * by - 8 - Value::kOffset;
             }
             const int d = Value::ColumnOf(g, Value::TileOf(w, i));
             ASSERT_TRUE(d >= 0 && d < kDim);

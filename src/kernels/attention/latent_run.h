@@ -35,9 +35,9 @@ struct LatentValues {
   static constexpr int kGroups = LatentKeys<kCode>::kGroups;
   static constexpr int kSets = kSplit ? 2 : 1;   // of weights
   static constexpr int kPairs = kBytes ? 4 : 8;  // of a word: HalfPair
-  // Integer codes are F16 2^-24 times what they are, and this much too large (INT4: of the high halves 2^-20 times).
+  // Integer codes are F16 2^-24 times what they are (INT4's high halves 2^-20 times), and this much too large in the sums (INT4: once less 8).
   static constexpr bool kOffsets = kCode != KvCode::kE4M3;
-  static constexpr float kOffset = kCode == KvCode::kInt8 ? 128.0f : kCode == KvCode::kInt6 ? 32.0f : 7.5f;
+  static constexpr float kOffset = kCode == KvCode::kInt8 ? 128.0f : kCode == KvCode::kInt6 ? 32.0f : -0.5f;
 
   // Where in the part's row word w is; contiguous unless kSplit.
   static CACHALOT_BOTH int Offset(int g, int w) { return kSplit ? w * 32 + g * 4 : (g * kWords + w) * 4; }

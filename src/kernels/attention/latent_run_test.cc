@@ -135,7 +135,7 @@ void CheckValues() {
             }
             for (int e = 0; e < 2; ++e) {
               const float number = F16ToF32(static_cast<uint16_t>(halves >> (16 * e))) * (Values::IsHigh(i) ? 0x1p20f : 0x1p24f);
-              run.Check(number - Values::kOffset, first + e, part * kLatentColumns + column, &seen);
+              run.Check(number - (kCode == KvCode::kInt4 ? 8 : 0) - Values::kOffset, first + e, part * kLatentColumns + column, &seen);
             }
           }
         }
