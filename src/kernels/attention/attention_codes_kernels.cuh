@@ -18,81 +18,127 @@
 namespace cachalot {
 namespace {
 
-// All of the block's shared memory.
-template <typename F, int kBlocks, int kWarpsOfSm>
-struct SharedCodes {
-  static constexpr int kConsumers = kWarpsOfSm / kBlocks;  // warps
-  static constexpr int kSlots = kWarpsOfSm > 12 ? 3 : 4;   // of a warp
+template <int kWarps, int kRingBytes, int kDim, bool kEarly>
+struct SharedRings {
   union {
-    unsigned char rings[kConsumers][kSlots * SlotOf<F>::kBytes];
-    float merge[kConsumers][kMergeRows][F::kDim + kMergePad];  // when all runs of a piece have been read
+    unsigned char rings[kWarps][kRingBytes];
+    float merge[kWarps][kMergeRows][kDim + kMergePad];  // when all runs of a piece have been read
   };
+};
+// The next piece comes in while one is merged.
+template <int kWarps, int kRingBytes, int kDim>
+struct SharedRings<kWarps, kRingBytes, kDim, true> {
+  unsigned char rings[kWarps][kRingBytes];
+  float merge[kWarps][kMergeRows][kDim + kMergePad];
+};
+
+// All of the block's shared memory.
+template <typename F, int kBlocks, int kWarpsOfSm, bool kEarly, int kRingSlots = (kEarly || kWarpsOfSm > 12) ? 3 : 4>
+struct SharedCodes : SharedRings<kWarpsOfSm / kBlocks, kRingSlots * SlotOf<F>::kBytes, F::kDim, kEarly> {
+  static constexpr int kConsumers = kWarpsOfSm / kBlocks;  // warps
+  static constexpr int kSlots = kRingSlots;                // of a warp
   float warp_m[kConsumers][kStreamRows], warp_l[kConsumers][kStreamRows];
   SharedQueries<F> queries;
   bool folds;
 };
 
+// What the piece's rows see of it, in `state`, as MergePiece wants it; `reader` has been started.
+template <typename F, bool kColumns, int kWarps, typename Reader>
+__device__ __forceinline__ void AttendPiece(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, const Piece& piece,
+                                            bool aligned, Reader& reader, SharedQueries<F>* queries, typename Reader::Form::State* state) {
+  constexpr int kRows = kColumns ? kColumnRows : kCodeRows;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = piece.tile * TileRowsOf(s, piece.seq);
+  // All warps have read the last piece's queries before they merged it.
+  for (int r = warp; r < kRows; r += kWarps) {
+    StoreQueryRow<F>(p, planes, RowOfTile(piece.seq, first_row + r, s.group, piece.kv_head), r, aligned, queries);
+  }
+  __syncthreads();
+  typename Reader::Form::Queries q;
+  LoadQueries(*queries, &q);
+  Visible visible;
+  int whole_low = 0, whole_high = INT32_MAX;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int of_lane = kColumns ? 2 * (lane % 4) + r : lane / 4 + 8 * r;
+    const TileRow row = RowOfTile(piece.seq, first_row + of_lane, s.group, piece.kv_head);
+    const bool exists = row.position >= 0;  // else it sees whatever there is
+    visible.begin[r] = exists ? VisibleBegin(row.position, s.window) : 0;
+    visible.end[r] = exists ? row.position + 1 : INT32_MAX;
+    whole_low = max(whole_low, visible.begin[r]);
+    whole_high = min(whole_high, visible.end[r]);
+  }
+  whole_low = max(__reduce_max_sync(kAllLanes, whole_low), piece.begin);
+  whole_high = min(__reduce_min_sync(kAllLanes, whole_high), piece.end);
+  // Tokens beside the piece are another block's.
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    visible.begin[r] = max(visible.begin[r], piece.begin);
+    visible.end[r] = min(visible.end[r], piece.end);
+  }
+  state->Clear();
+  reader.Attend(q, visible, whole_low, whole_high, state);
+  state->Finish(q.factor);
+}
+
 // kColumns: no span has more than kColumnRows rows.
-template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm>
-__global__ __launch_bounds__(SharedCodes<F, kBlocks, kWarpsOfSm>::kConsumers * 32, kBlocks) void CodesStreamKernel(
+template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm, bool kEarly>
+__global__ __launch_bounds__(SharedCodes<F, kBlocks, kWarpsOfSm, kEarly>::kConsumers * 32, kBlocks) void CodesStreamKernel(
     const __grid_constant__ AttentionParams p, const __grid_constant__ CodePlanes planes, const SeqSpan* spans,
     const __grid_constant__ AttentionSchedule s, bool aligned) {
 #if __CUDA_ARCH__ >= 900
-  using S = SharedCodes<F, kBlocks, kWarpsOfSm>;
+  using S = SharedCodes<F, kBlocks, kWarpsOfSm, kEarly>;
   using Reader = RunReader<F, S::kSlots, kColumns>;
-  constexpr int kWarps = S::kConsumers, kRows = kColumns ? kColumnRows : kCodeRows;
+  constexpr int kWarps = S::kConsumers;
   extern __shared__ __align__(128) unsigned char memory[];
   S& shared = *reinterpret_cast<S*>(memory);
   LetNextKernelStart();
   PrefetchUpcoming(p);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  bool waited = false, first = true;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  bool waited = false;
   Walk walk(s, spans);
-  Piece piece;
-  while (walk.Next(&piece)) {
+  const auto reader_of = [&](const Piece& piece) {
     const int count = (piece.runs - warp + kWarps - 1) / kWarps;
-    Reader reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end,
+    return Reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end,
                   SharedAddress(shared.rings[warp]));
-    if (!first) __syncthreads();  // the last piece has been merged
-    first = false;
-    reader.Start(piece.seq.kv_len - piece.seq.q_len, &waited);
-    if (!waited) {
-      WaitForEarlierKernels();
-      waited = true;
+  };
+  const auto start = [&](Reader& reader, const Piece& piece) { reader.Start(piece.seq.kv_len - piece.seq.q_len, &waited); };
+  const auto wait = [&] {
+    if (!waited) WaitForEarlierKernels();
+    waited = true;
+  };
+  if constexpr (kEarly) {
+    Piece piece;
+    if (walk.Next(&piece)) {
+      Reader reader = reader_of(piece);
+      start(reader, piece);
+      wait();
+      while (true) {
+        typename Reader::Form::State state;
+        AttendPiece<F, kColumns, kWarps>(p, planes, s, piece, aligned, reader, &shared.queries, &state);
+        const Piece done = piece;
+        const bool more = walk.Next(&piece);
+        if (more) {
+          reader = reader_of(piece);
+          start(reader, piece);
+        }
+        MergePiece<F::kDim>(p, s, done, state, shared);
+        if (!more) break;
+      }
     }
-    const int first_row = piece.tile * TileRowsOf(s, piece.seq);
-    // All warps have read the last piece's queries before they merged it.
-    for (int r = warp; r < kRows; r += kWarps) {
-      StoreQueryRow<F>(p, planes, RowOfTile(piece.seq, first_row + r, s.group, piece.kv_head), r, aligned, &shared.queries);
+  } else {
+    bool first = true;
+    Piece piece;
+    while (walk.Next(&piece)) {
+      Reader reader = reader_of(piece);
+      if (!first) __syncthreads();  // the last piece has been merged
+      first = false;
+      start(reader, piece);
+      wait();
+      typename Reader::Form::State state;
+      AttendPiece<F, kColumns, kWarps>(p, planes, s, piece, aligned, reader, &shared.queries, &state);
+      MergePiece<F::kDim>(p, s, piece, state, shared);
     }
-    __syncthreads();
-    typename Reader::Form::Queries q;
-    LoadQueries(shared.queries, &q);
-    Visible visible;
-    int whole_low = 0, whole_high = INT32_MAX;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int of_lane = kColumns ? 2 * (lane % 4) + r : lane / 4 + 8 * r;
-      const TileRow row = RowOfTile(piece.seq, first_row + of_lane, s.group, piece.kv_head);
-      const bool exists = row.position >= 0;  // else it sees whatever there is
-      visible.begin[r] = exists ? VisibleBegin(row.position, s.window) : 0;
-      visible.end[r] = exists ? row.position + 1 : INT32_MAX;
-      whole_low = max(whole_low, visible.begin[r]);
-      whole_high = min(whole_high, visible.end[r]);
-    }
-    whole_low = max(__reduce_max_sync(kAllLanes, whole_low), piece.begin);
-    whole_high = min(__reduce_min_sync(kAllLanes, whole_high), piece.end);
-    // Tokens beside the piece are another block's.
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      visible.begin[r] = max(visible.begin[r], piece.begin);
-      visible.end[r] = min(visible.end[r], piece.end);
-    }
-    typename Reader::Form::State state;
-    state.Clear();
-    reader.Attend(q, visible, whole_low, whole_high, &state);
-    state.Finish(q.factor);
-    MergePiece<F::kDim>(p, s, piece, state, shared);
   }
   if (!waited) WaitForEarlierKernels();  // a kernel behind this one waits for those in front of it through it
 #endif
@@ -173,12 +219,12 @@ bool QueriesAligned(const AttentionParams& p) {
   return p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
 }
 
-template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm = 12>
+template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm = 12, bool kEarly = false>
 CudaStatus LaunchStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                         const CodePlanes& planes) {
-  using S = SharedCodes<F, kBlocks, kWarpsOfSm>;
+  using S = SharedCodes<F, kBlocks, kWarpsOfSm, kEarly>;
   static_assert(sizeof(S) <= (kBlocks == 1 ? 227 : 113) * 1024);
-  auto* kernel = &CodesStreamKernel<F, kBlocks, kColumns, kWarpsOfSm>;
+  auto* kernel = &CodesStreamKernel<F, kBlocks, kColumns, kWarpsOfSm, kEarly>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(S)}, "attention stream over codes")) return failure;
   LaunchOverlapped<LaunchRole::kAttention>(kernel, static_cast<unsigned>(schedule.stream_blocks), S::kConsumers * 32, int64_t{sizeof(S)}, exec.stream,
                                            params, planes, batch.spans, schedule, QueriesAligned(params));
@@ -194,6 +240,11 @@ CudaStatus LaunchCodes(const CudaExec& exec, const CudaBatch& batch, const Atten
     static const bool sixteen = getenv("CACHALOT_CODES_SIXTEEN") != nullptr;
     if (columns && sixteen) {
       return alone ? LaunchStream<F, 1, true, 16>(exec, batch, schedule, params, planes) : LaunchStream<F, 2, true, 16>(exec, batch, schedule, params, planes);
+    }
+    static const bool early = getenv("CACHALOT_CODES_EARLY") != nullptr;
+    if (columns && early) {
+      return alone ? LaunchStream<F, 1, true, 12, true>(exec, batch, schedule, params, planes)
+                   : LaunchStream<F, 2, true, 12, true>(exec, batch, schedule, params, planes);
     }
     if (columns) {
       return alone ? LaunchStream<F, 1, true>(exec, batch, schedule, params, planes) : LaunchStream<F, 2, true>(exec, batch, schedule, params, planes);
