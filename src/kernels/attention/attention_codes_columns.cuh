@@ -195,19 +195,20 @@ __device__ __forceinline__ void TakeRun(const RunCodes<F, true>& codes, float (&
 #pragma unroll
     for (int i = 0; i < 4; ++i) value_scale[i] = ScaleOf(codes.value_scales[i / 2], i % 2 != 0) * inverse;
     const uint32_t weights[2] = {Transposed(Pack2(s[0], s[1], __half{})), Transposed(Pack2(s[2], s[3], __half{}))};
-    // Codes are F16's least numbers as they come; their offset of 7.5 is taken off in the end.
+    // As in AddValues.
     const uint32_t low0 = Pack2(value_scale[0], value_scale[1], __half{}), low1 = Pack2(value_scale[2], value_scale[3], __half{});
     const uint32_t high0 = Scale2(low0, kSixteenth), high1 = Scale2(low1, kSixteenth);
+    const uint32_t start0 = Scale2(low0, kMinusEight), start1 = Scale2(low1, kMinusEight);
     Mma(state->offset, {low0, low0, low1, low1}, weights[0], weights[1], __half{});
 #pragma unroll
     for (int w = 0; w < Value::kWords; ++w) {
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const uint32_t by0 = i < 4 ? low0 : high0, by1 = i < 4 ? low1 : high1;
-        const uint32_t values[4] = {Scale2(Value::HalfPair(codes.value[0][w], codes.value[1][w], i), by0),
-                                    Scale2(Value::HalfPair(codes.value[0][w], codes.value[1][w], i + 1), by0),
-                                    Scale2(Value::HalfPair(codes.value[2][w], codes.value[3][w], i), by1),
-                                    Scale2(Value::HalfPair(codes.value[2][w], codes.value[3][w], i + 1), by1)};
+        const uint32_t values[4] = {ScaleAndAdd2(Value::HalfPair(codes.value[0][w], codes.value[1][w], i), by0, start0),
+                                    ScaleAndAdd2(Value::HalfPair(codes.value[0][w], codes.value[1][w], i + 1), by0, start0),
+                                    ScaleAndAdd2(Value::HalfPair(codes.value[2][w], codes.value[3][w], i), by1, start1),
+                                    ScaleAndAdd2(Value::HalfPair(codes.value[2][w], codes.value[3][w], i + 1), by1, start1)};
         Mma(state->o[Value::TileOf(w, i) / 2], values, weights[0], weights[1], __half{});
       }
     }
