@@ -520,41 +520,44 @@ void ExpectEachPartIsClose(const Step& step, std::span<const float> got, std::sp
 }
 
 // The kernels over codes where one block attends a sequence alone, where many share it, and drafts of several tiles.
-TEST_F(GpuAttention, CodesOfManyLengths) {
+class GpuCodes : public GpuTest, public testing::WithParamInterface<size_t> {};
+
+TEST_P(GpuCodes, OfManyLengths) {
+  const KvScheme& scheme = KvFormats()[GetParam()].scheme;
   std::vector<Part> many;
   TestRng rng(7);
-  for (int64_t i = 0; i < 70; ++i) many.push_back({static_cast<int32_t>(rng.Int(0, 2)), static_cast<int32_t>(rng.Int(2, 700)), i});
+  for (int64_t i = 0; i < 70; ++i) many.push_back({static_cast<int32_t>(rng.Int(0, 2)), static_cast<int32_t>(rng.Int(2, 300)), i});
   many.push_back({1, 5000, 100});
   const std::vector<std::vector<Part>> batches = {
       {{1, 9000, 1}}, {{1, 4097, 1}, {1, 4096, 2}}, {{4, 5000, 1}, {0, 0, 2}, {1, 17, 3}, {3, 64, 4}, {1, 1, 5}, {2, 4097, 6}}, many,
       {{9, 1000, 1}, {1, 70, 2}}, {{40, 2100, 1}, {1, 3000, 2}}};
-  for (const KvFormat& format : KvFormats()) {
-    for (const Shape& s : {Shape{{DType::kF32, 8, 128, 128, 16, false, 0, format.scheme, 0, true}, 32},
-                           Shape{{DType::kF32, 2, 128, 128, 64, false, 0, format.scheme}, 8, 200},
-                           Shape{{DType::kF32, 3, 64, 64, 16, false, 0, format.scheme}, 9},
-                           Shape{{DType::kF32, 1, 64, 64, 32, false, 0, format.scheme}, 16, 3000},
-                           Shape{{DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, true}, 16},
-                           Shape{{DType::kF32, 1, 576, 512, 64, true, 8, format.scheme, 64}, 5, 300}}) {
-      for (size_t b = 0; b < batches.size(); ++b) {
-        if (!Chosen(WorkOf(s, batches[b]))) continue;
-        SCOPED_TRACE(fmt::format("{} batch {}", Name(s), b));
-        const Step step(s, batches[b]), moved(s, batches[b], 99);
-        const std::vector<float> want = RunCpu(step);
-        std::vector<const char*> kernels = {""};
-        if (s.kv.value_in_key) kernels = {"", "mla=stream", "mla=rounds"};
-        for (const char* kernel : kernels) {
-          SCOPED_TRACE(kernel);
-          GPU_OK(Backend().set_tune(kernel));
-          const std::vector<float> got = RunGpu(step, {});
-          ExpectEachPartIsClose(step, got, want);
-          EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
-          EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
-        }
+  for (const Shape& s : {Shape{{DType::kF32, 4, 128, 128, 16, false, 0, scheme, 0, true}, 16},
+                         Shape{{DType::kF32, 2, 128, 128, 64, false, 0, scheme}, 8, 200},
+                         Shape{{DType::kF32, 3, 64, 64, 16, false, 0, scheme}, 9},
+                         Shape{{DType::kF32, 1, 64, 64, 32, false, 0, scheme}, 16, 3000},
+                         Shape{{DType::kF32, 1, 576, 512, 16, true, 0, scheme, 64, true}, 16},
+                         Shape{{DType::kF32, 1, 576, 512, 64, true, 8, scheme, 64}, 5, 300}}) {
+    for (size_t b = 0; b < batches.size(); ++b) {
+      if (!Chosen(WorkOf(s, batches[b]))) continue;
+      SCOPED_TRACE(fmt::format("{} batch {}", Name(s), b));
+      const Step step(s, batches[b]), moved(s, batches[b], 99);
+      const std::vector<float> want = RunCpu(step);
+      std::vector<const char*> kernels = {""};
+      if (s.kv.value_in_key) kernels = {"", "mla=stream", "mla=rounds"};
+      for (const char* kernel : kernels) {
+        SCOPED_TRACE(kernel);
+        GPU_OK(Backend().set_tune(kernel));
+        const std::vector<float> got = RunGpu(step, {});
+        ExpectEachPartIsClose(step, got, want);
+        EXPECT_EQ(FirstBitDifference(RunGpu(step, {}), got), "") << "second run";
+        EXPECT_EQ(FirstBitDifference(RunGpu(moved, {}), got), "") << "other blocks";
       }
     }
   }
   GPU_OK(Backend().set_tune(""));
 }
+INSTANTIATE_TEST_SUITE_P(All, GpuCodes, testing::Range<size_t>(0, KvFormats().size()),
+                         [](const auto& test) { return std::string(KvFormats()[test.param].name); });
 
 // Values and keys of any size: what is a scale in the cache must not leave F16's range on the way; and tokens of very different sizes.
 TEST_F(GpuAttention, CodesOfAnySize) {

@@ -27,6 +27,10 @@ class GpuTiers : public ::testing::Test {
 
 constexpr int64_t kMuch = 64 << 20;
 
+// Tokens that are found again when all prompts were computed once. A sliding window drops blocks before they are known, so that of a prompt that
+// ends a block behind a page a block less is found.
+int64_t NumFoundAgain(std::string_view model) { return kTierPrompts * (kTierPromptTokens - (model == "tiny-mistral" ? 32 : 16)); }
+
 // Of the size that so many of the prompts take.
 int64_t HostBytes(const TierSetup& setup, double prompts) {
   TierModel model(setup);
@@ -53,7 +57,7 @@ TEST_F(GpuTiers, TheHostsMemoryChangesNoAnswer) {
         const auto got = tiers.AskAll();
         ExpectSameAnswers(got, want, fmt::format("round {}", round));
         if (round > 0) {
-          EXPECT_GE(NumCached(got), kTierPrompts * (kTierPromptTokens - 16)) << "what was computed once is found again";
+          EXPECT_GE(NumCached(got), NumFoundAgain(model)) << "what was computed once is found again";
         }
       }
       EXPECT_GT(tiers.engine().stats().cache_evictions, 20);
@@ -84,10 +88,10 @@ TEST_F(GpuTiers, ADiskOutlivesTheProcess) {
           const auto got = tiers.AskAll();
           ExpectSameAnswers(got, want, fmt::format("round {}", round));
           if (process + round > 0) {
-            EXPECT_GE(NumCached(got), kTierPrompts * (kTierPromptTokens - 16));
+            EXPECT_GE(NumCached(got), NumFoundAgain(model));
           }
         }
-        EXPECT_GT(tiers.disk().promoted_blocks, 40);
+        EXPECT_GE(tiers.disk().promoted_blocks, 40);
         EXPECT_EQ(tiers.disk().unreadable_blocks, 0);
         if (host_bytes > 0 && process == 0) {
           EXPECT_GT(tiers.host().evicted_blocks, 0);
@@ -143,7 +147,7 @@ TEST_F(GpuTiers, FaultsChangeNoAnswer) {
       const int64_t before = tiers.host().promoted_blocks;
       int32_t num_failed = 0;
       for (int32_t round = 0; round < 4; ++round) {
-        ScopedFault fault(point, 2 * round);
+        ScopedFault fault(point, 2 * round, 1, /*again=*/std::string_view(point) == "device.copy");
         ScopedFault gone("device.rebuild", lost ? 0 : 1 << 20);
         std::vector<TierAnswer> got(kTierPrompts);
         for (int32_t number = 0; number < kTierPrompts; ++number) tiers.Submit(number, &got[static_cast<size_t>(number)]);
