@@ -122,23 +122,22 @@ __device__ __forceinline__ void Scores(const RunCodes<F>& codes, const CodeQueri
   }
 }
 
-// The run's scores become weights, as operand A; what the state holds is scaled to them. `whole`: every row sees every token. Of the lane's
-// four tokens `scales` has what its values are multiplied by, `value_scale` what that is relative to the state.
-template <typename Value>
-__device__ __forceinline__ void WeighRun(float (&s)[2][4], const uint32_t (&scales)[2], int t0, bool whole, const Visible& visible,
-                                         const float (&factor)[2], CodeState<Value>* state, uint32_t (&weights)[4], float (&value_scale)[4]) {
+// Scores of tokens that a row does not see become -infinity.
+__device__ __forceinline__ void HideUnseen(float (&s)[2][4], int t0, const Visible& visible) {
   const int quad = static_cast<int>(threadIdx.x) % 4;
-  if (!whole) {
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
+  for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int t = t0 + 4 * quad + 2 * tile + c % 2;
-        if (t < visible.begin[c / 2] || t >= visible.end[c / 2]) s[tile][c] = -CUDART_INF_F;
-      }
+    for (int c = 0; c < 4; ++c) {
+      const int t = t0 + 4 * quad + 2 * tile + c % 2;
+      if (t < visible.begin[c / 2] || t >= visible.end[c / 2]) s[tile][c] = -CUDART_INF_F;
     }
   }
-  float rescale[2];
+}
+
+// The run's scores become weights in F32; what the state's sums are then to be multiplied by.
+template <typename Value>
+__device__ __forceinline__ void SoftmaxRun(float (&s)[2][4], const float (&factor)[2], CodeState<Value>* state, float (&rescale)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     float largest = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
@@ -159,6 +158,13 @@ __device__ __forceinline__ void WeighRun(float (&s)[2][4], const uint32_t (&scal
     }
     state->l[r] = __fmaf_rn(state->l[r], rescale[r], sum);
   }
+}
+
+// Weights become operand A; what the state holds is scaled to them. Of the lane's four tokens `scales` has what its values are multiplied by,
+// `value_scale` what that is relative to the state.
+template <typename Value>
+__device__ __forceinline__ void ScaleRun(const float (&s)[2][4], const float (&rescale)[2], const uint32_t (&scales)[2], CodeState<Value>* state,
+                                         uint32_t (&weights)[4], float (&value_scale)[4]) {
   const uint32_t pair = __vmaxu2(scales[0], scales[1]);
   const uint32_t exponent = max(pair >> 16, pair & 0xffffu) & 0x7f80u;
   if (__any_sync(kAllLanes, rescale[0] != 1.0f || rescale[1] != 1.0f || exponent > state->exponent)) {
@@ -188,6 +194,16 @@ __device__ __forceinline__ void WeighRun(float (&s)[2][4], const uint32_t (&scal
       weights[i] = Pack2(s[tile][c] * value_scale[2 * tile], s[tile][c + 1] * value_scale[2 * tile + 1], __half{});
     }
   }
+}
+
+// From scores to operand A. `whole`: every row sees every token.
+template <typename Value>
+__device__ __forceinline__ void WeighRun(float (&s)[2][4], const uint32_t (&scales)[2], int t0, bool whole, const Visible& visible,
+                                         const float (&factor)[2], CodeState<Value>* state, uint32_t (&weights)[4], float (&value_scale)[4]) {
+  float rescale[2];
+  if (!whole) HideUnseen(s, t0, visible);
+  SoftmaxRun(s, factor, state, rescale);
+  ScaleRun(s, rescale, scales, state, weights, value_scale);
 }
 
 template <typename F>

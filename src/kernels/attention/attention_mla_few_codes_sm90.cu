@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kGroups = 3;  // warpgroups
 constexpr int kThreads = kGroups * 128;
-constexpr int kSlots = 4;  // of a warp
+constexpr int kSlots = 5;  // of a warp: the run whose values are added, the one whose scores are computed, three under way
 
 // All of the block's shared memory.
 template <KvCode kCode>
@@ -38,19 +38,21 @@ struct Shared {
 
 __device__ __forceinline__ void MeetGroup(int group) { asm volatile("bar.sync %0, 128;\n" ::"r"(group + 1) : "memory"); }
 
-// Scores of a part become those of all four. `handed`: the group's, `mine`: which of them this lane writes.
-__device__ __forceinline__ void AddParts(float (&s)[2][4], int group, int mine, float4* handed) {
+// A part's scores for the others. `handed`: the group's, `mine`: which of them this lane writes.
+__device__ __forceinline__ void HandOver(const float (&s)[2][4], int mine, float4* handed) {
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) handed[mine + tile * 32] = {s[tile][0], s[tile][1], s[tile][2], s[tile][3]};
-  MeetGroup(group);
-  // Two and two: the same sum in each of the warps.
+}
+// The scores of all four, when they have met: the same sum in each of the warps.
+__device__ __forceinline__ void AddParts(const float4* handed, int lane, float (&s)[2][4]) {
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const float4 beside = handed[(mine ^ 64) + tile * 32], first = handed[(mine ^ 128) + tile * 32], second = handed[(mine ^ 192) + tile * 32];
-    s[tile][0] = (s[tile][0] + beside.x) + (first.x + second.x);
-    s[tile][1] = (s[tile][1] + beside.y) + (first.y + second.y);
-    s[tile][2] = (s[tile][2] + beside.z) + (first.z + second.z);
-    s[tile][3] = (s[tile][3] + beside.w) + (first.w + second.w);
+    const float4* from = handed + tile * 32 + lane;
+    const float4 a = from[0], b = from[64], c = from[128], d = from[192];
+    s[tile][0] = (a.x + b.x) + (c.x + d.x);
+    s[tile][1] = (a.y + b.y) + (c.y + d.y);
+    s[tile][2] = (a.z + b.z) + (c.z + d.z);
+    s[tile][3] = (a.w + b.w) + (c.w + d.w);
   }
 }
 
@@ -81,7 +83,7 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
     RunPlaces places(p.kv, planes, span.slot, 0, first_run + group, kGroups, max((runs - group + kGroups - 1) / kGroups, 0));
     __syncthreads();  // the last item has been merged
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
+    for (int i = 0; i < kSlots - 1; ++i) {
       if (i < places.count()) CopyLatents<kCode>(planes, places.At(i), part, ring + i * Slot::kBytes);
       CommitAsync();
     }
@@ -106,29 +108,43 @@ __global__ __launch_bounds__(kThreads, 1) void FewCodesKernel(const __grid_const
     whole_high = __reduce_min_sync(kAllLanes, whole_high);
     CodeState<Values> state;
     state.Clear();
-    uint32_t slot = ring;
+    uint32_t slot = ring, last = ring + (kSlots - 1) * Slot::kBytes;
+    if (places.count() > 0) {
+      LatentKeyCodes<kCode> keys;
+      float scores[2][4];
+      WaitAsync<kSlots - 2>();
+      __syncwarp();
+      ReadLatentKeys<kCode>(slot, part, &keys);
+      LatentScores<kCode>(keys, q, scores);
+      HandOver(scores, part * 64 + lane, shared.handed[group][0]);
+    }
+    // A run's values, while the scores of the next one are computed (of what lies there when there is none: nobody reads them).
 #pragma unroll 1
     for (int i = 0; i < places.count(); ++i) {
       const int t0 = places.PositionOf(i);
+      const uint32_t next = slot == ring + (kSlots - 1) * Slot::kBytes ? ring : slot + Slot::kBytes;
       LatentKeyCodes<kCode> keys;
       LatentValueCodes<kCode> values;
-      float scores[2][4];
-      WaitAsync<kSlots - 1>();
-      __syncwarp();  // every lane's copies are there
-      ReadLatentKeys<kCode>(slot, part, &keys);
-      LatentScores<kCode>(keys, q, scores);
-      ReadLatentValues<kCode>(slot, part, t0, low, high, &values);
-      __syncwarp();  // every lane has read
-      if (i + kSlots < places.count()) CopyLatents<kCode>(planes, places.At(i + kSlots), part, slot);
+      float scores[2][4], next_scores[2][4], rescale[2];
+      MeetGroup(group);  // the run's scores are there, and every lane has read the last run
+      if (i + kSlots - 1 < places.count()) CopyLatents<kCode>(planes, places.At(i + kSlots - 1), part, last);
       CommitAsync();
-      AddParts(scores, group, part * 64 + lane, shared.handed[group][i % 2]);
+      WaitAsync<kSlots - 2>();
+      __syncwarp();  // every lane's copies are there
+      AddParts(shared.handed[group][i % 2], lane, scores);
+      ReadLatentKeys<kCode>(next, part, &keys);
+      if (t0 < whole_low || t0 + kRunTokens > whole_high) HideUnseen(scores, t0, visible);
+      SoftmaxRun(scores, q.factor, &state, rescale);
+      LatentScores<kCode>(keys, q, next_scores);
+      HandOver(next_scores, part * 64 + lane, shared.handed[group][(i + 1) % 2]);
+      ReadLatentValues<kCode>(slot, part, t0, low, high, &values);
       uint32_t weights[4], scales[2];
       float value_scale[4];
       values.Largest(scales);
-      WeighRun(scores, scales, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, &state, weights, value_scale);
+      ScaleRun(scores, rescale, scales, &state, weights, value_scale);
       AddLatents<kCode>(values, scores, weights, value_scale, &state);
-      slot += Slot::kBytes;
-      if (slot == ring + kSlots * Slot::kBytes) slot = ring;
+      last = slot;
+      slot = next;
     }
     // Warpgroups meet equally often: racecheck loses count else.
     for (int i = places.count(); i < (runs + kGroups - 1) / kGroups; ++i) MeetGroup(group);
