@@ -1,10 +1,11 @@
 // Absorbed MLA over a quantised latent cache for steps of few rows: up to 16 (token, head) a sequence, as in decoding with 16 heads. A
 // warpgroup attends runs of 16 tokens as attention_codes_run.cuh does, each of its warps 128 of the 512 columns, as keys and as values;
-// for the softmax they hand each other their parts of the scores. Three warpgroups on an SM take the runs of an item in turn. More rows are
-// strips of 16, each of which takes all codes apart.
+// for the softmax they hand each other their parts of the scores, those of the next run while the weights and sums of this one are computed:
+// they meet once a run, and none waits for what it has just asked the others for. Three warpgroups on an SM take the runs of an item in turn.
+// More rows are strips of 16, each of which takes all codes apart.
 //
 // Bound: memory. k6v8: 528 bytes a token; at 18.6 bytes a clock a run takes 454 clocks of an SM. Shared memory: about 100 accesses of 128 bytes
-// a warp and run, 400 clocks.
+// a warp and run, 400 clocks. Instructions: about 600 a warp and run, one warp of a warpgroup on each scheduler, so 600 clocks.
 #include <algorithm>
 
 #include "device/cuda/cuda_card.h"

@@ -1,0 +1,157 @@
+// The sixteen rows of queries that meet latents in codes: from memory to shared memory, there to lie as mma wants them, and on to registers.
+#pragma once
+
+#include "device/cuda/warp.cuh"
+#include "kernels/attention/attention_codes_run.cuh"
+#include "kernels/attention/attention_tile.cuh"
+#include "kernels/attention/latent_run.h"
+#include "kernels/attention/latent_tile.h"
+#include "quant/kv_rotate.h"
+
+namespace cachalot {
+
+template <KvCode kCode>
+inline constexpr bool kIntegerLatents = kCode != KvCode::kE4M3;
+// Steps of mma over a part's columns.
+template <KvCode kCode>
+inline constexpr int kLatentSteps = kIntegerLatents<kCode> ? LatentKeys<kCode>::kSteps : kLatentColumns / 16;
+
+// Sixteen rows in shared memory, as operands A (QueryWord).
+template <KvCode kCode>
+struct SharedLatentQueries {
+  uint4 words[kLatentParts][kLatentSteps<kCode> * 32];
+  uint4 exact[kLatentParts][2][32];                                     // BF16 and its rest, in units of the row's scores
+  int32_t starts[kCodeRows][kLatentParts][LatentKeys<kCode>::kGroups];  // minus the bias times the sum of the query's codes
+  float factors[kCodeRows];                                             // of scores, in units of log2
+};
+
+// A row of them by a warp: `row` may not exist.
+template <KvCode kCode>
+__device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const CodePlanes& planes, const TileRow& row, int r, bool aligned,
+                                               SharedLatentQueries<kCode>* shared) {
+  using Keys = LatentKeys<kCode>;
+  constexpr int kValues = kLatentDim / 32;  // of a lane, side by side
+  const int lane = static_cast<int>(threadIdx.x) % 32, part = lane / 8;
+  float x[kValues], tail[2] = {0, 0};
+#pragma unroll
+  for (float& value : x) value = 0;
+  if (row.position >= 0) {
+    const float* from = p.q + row.row * p.q_token_stride + row.head * p.q_head_stride;
+#pragma unroll
+    for (int i = 0; i < kValues; i += 4) {
+      if (aligned) {
+        const float4 four = *reinterpret_cast<const float4*>(from + lane * kValues + i);
+        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[i + c] = from[lane * kValues + i + c];
+      }
+    }
+    tail[0] = from[kLatentDim + lane * 2], tail[1] = from[kLatentDim + lane * 2 + 1];
+  }
+  if (planes.rotation > 1) {  // 128: eight lanes
+#pragma unroll
+    for (int half = 1; half < kValues; half *= 2) {
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        if ((i & half) != 0) continue;
+        const float a = x[i], b = x[i + half];
+        x[i] = __fadd_rn(a, b);
+        x[i + half] = __fsub_rn(a, b);
+      }
+    }
+#pragma unroll
+    for (int mask = 1; mask < kMaxKvRotation / kValues; mask *= 2) {
+#pragma unroll
+      for (float& value : x) {
+        const float other = __shfl_xor_sync(kAllLanes, value, mask);
+        value = (lane & mask) != 0 ? __fsub_rn(other, value) : __fadd_rn(value, other);
+      }
+    }
+  }
+  float largest = 0;
+#pragma unroll
+  for (const float value : x) largest = MaxOrNan(largest, fabsf(value));
+  const auto rotation = static_cast<float>(planes.rotation);
+  tail[0] *= rotation, tail[1] *= rotation;
+  const float tail_largest = MaxOrNan(fabsf(tail[0]), fabsf(tail[1]));
+  const bool finite = __all_sync(kAllLanes, MaxOrNan(largest, tail_largest) <= FLT_MAX);
+  // The exact part is in the same units: next to it, what it makes too large for them is nothing.
+  const float least = WarpMax(finite ? tail_largest : 0.0f) * 0x1p-60f;
+  float unit;  // of the query as it is multiplied
+  if constexpr (kIntegerLatents<kCode>) {
+    const CodedQueryScale scale = QueryScaleOfWarp(finite ? largest : 0.0f);
+    const bool own = scale.scale >= least && scale.scale > 0;
+    unit = own ? scale.scale : least >= kKvSmallest ? least : 1.0f;
+    int sum = 0, sums[kValues / 4];
+#pragma unroll
+    for (int i = 0; i < kValues; i += 4) {
+      uint32_t word = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int code = own && finite ? static_cast<int>(rintf(__fmul_rn(x[i + c], scale.inverse))) : 0;
+        word |= (static_cast<uint32_t>(code) & 0xffu) << (8 * c);
+        sum += code;
+      }
+      sums[i / 4] = sum;
+      using Head = typename Keys::Head;
+      const int column = lane % 8 * kValues + i, head = column / Keys::kHeadDim, value = column % Keys::kHeadDim;
+      auto* to = reinterpret_cast<uint32_t*>(shared->words[part]);
+      to[QueryWord(r, Head::QuadOf(value), head * Head::kSteps + Head::StepOf(value), Head::HalfOf(value))] = word;
+    }
+    constexpr int kLanes = 8 / Keys::kGroups;  // of a group
+    int total = sums[kValues / 4 - 1];
+#pragma unroll
+    for (int offset = kLanes / 2; offset > 0; offset /= 2) total += __shfl_xor_sync(kAllLanes, total, offset);
+    if (lane % kLanes == 0) shared->starts[r][part][lane % 8 / kLanes] = -Keys::Head::kBias * total;
+    unit *= Keys::Head::kStep;
+  } else {
+    const float most = fmaxf(WarpMax(finite ? largest : 0.0f), least);
+    const uint32_t exponent = min(max(__float_as_uint(most) >> 23, 1u), 253u);
+    const float inverse = __uint_as_float((254 - exponent) << 23);
+    unit = __uint_as_float(exponent << 23);
+#pragma unroll
+    for (int i = 0; i < kValues; i += 2) {
+      const float a = finite ? x[i] * inverse : 0.0f, b = finite ? x[i + 1] * inverse : 0.0f;
+      const int value = lane % 8 * kValues + i, of_quad = kLatentColumns / 4;
+      reinterpret_cast<uint32_t*>(shared->words[part])[QueryWord(r, value / of_quad, value % of_quad / 4, value % 4 / 2)] = Pack2(a, b, __half{});
+    }
+  }
+  const float a = finite ? __fdiv_rn(tail[0], unit) : 0.0f, b = finite ? __fdiv_rn(tail[1], unit) : 0.0f;
+  const uint32_t high = Pack2(a, b, __nv_bfloat16{});
+  const int at = QueryWord(r, lane % 8 / 2, 0, lane % 2);
+  reinterpret_cast<uint32_t*>(shared->exact[part][0])[at] = high;
+  reinterpret_cast<uint32_t*>(shared->exact[part][1])[at] = PackRest2(a, b, high, __nv_bfloat16{});
+  if (lane == 0) shared->factors[r] = finite ? unit * (p.scale / rotation * kLog2E) : CUDART_NAN_F;
+}
+
+// A part's as operands A.
+template <KvCode kCode>
+struct LatentQueries {
+  uint32_t words[kLatentSteps<kCode>][4];
+  uint32_t exact;                             // where they are in shared memory: they are read anew for each run, registers are short
+  int starts[2][LatentKeys<kCode>::kGroups];  // of integer keys
+  float factor[2];
+};
+
+template <KvCode kCode>
+__device__ __forceinline__ void LoadLatentQueries(const SharedLatentQueries<kCode>& shared, int part, LatentQueries<kCode>* q) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int step = 0; step < kLatentSteps<kCode>; ++step) {
+    const uint4 four = shared.words[part][step * 32 + lane];
+    q->words[step][0] = four.x, q->words[step][1] = four.y, q->words[step][2] = four.z, q->words[step][3] = four.w;
+  }
+  q->exact = SharedAddress(&shared.exact[part][0][lane]);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = lane / 4 + 8 * r;
+    q->factor[r] = shared.factors[row];
+    if constexpr (kIntegerLatents<kCode>) {
+#pragma unroll
+      for (int group = 0; group < LatentKeys<kCode>::kGroups; ++group) q->starts[r][group] = shared.starts[row][part][group];
+    }
+  }
+}
+
+}  // namespace cachalot
