@@ -29,11 +29,22 @@ __device__ __forceinline__ void PrefetchNormWeight(const float* weight, int dim)
   }
 }
 
-// The part of thread `t` < 32 * kNormWarps and its warp: the whole warp calls it.
+// The part of thread `t` < 32 * kNormWarps and its warp: the whole warp calls it. All loads of 8192 values are under way at once.
 __device__ __forceinline__ float NormWarpSum(const float4* x, int vectors, int t) {
+  constexpr int kBatch = 8, kStep = kNormWarps * 32;
   float sum = 0;
-#pragma unroll 4
-  for (int at = t; at < vectors; at += kNormWarps * 32) sum += SquareSum(x[at]);
+#pragma unroll 1
+  for (int base = t; base < vectors; base += kBatch * kStep) {
+    float4 v[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (base + j * kStep < vectors) v[j] = x[base + j * kStep];
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      if (base + j * kStep < vectors) sum += SquareSum(v[j]);
+    }
+  }
   return WarpSum(sum);
 }
 

@@ -44,12 +44,13 @@ __device__ __forceinline__ void StageX(const MatmulProblem& p, const MatmulGroup
                                        const GemvNorms* norms, unsigned char* out) {
   constexpr bool kNibble = StreamFormat<kType>::kOrder == StreamOrder::kNibble;
   using Element = typename StreamFormat<kType>::Element;
-  constexpr int kBatch = kNorm || StreamFormat<kType>::kFp8 ? 2 : 4;  // loads under way
+  constexpr int kBatch = kNorm ? 2 : 4;  // loads under way
   const int pieces = (row_bytes - kGemvXGap) / 16, count = group.m * pieces;
   const float* x = static_cast<const float*>(p.x) + group.x_offset;
 #pragma unroll 1
   for (int base = static_cast<int>(threadIdx.x); base < count; base += static_cast<int>(blockDim.x) * kBatch) {
     float v[kBatch][2][4];
+    float4 weight[kNorm ? kBatch : 1][2];  // of the norm: with x, not behind it
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int at = base + j * static_cast<int>(blockDim.x), column = at / pieces, piece = at % pieces;
@@ -57,6 +58,9 @@ __device__ __forceinline__ void StageX(const MatmulProblem& p, const MatmulGroup
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int i = kNibble ? piece / 4 * 32 + half * 16 + piece % 4 * 4 : piece * 8 + half * 4;
+        if constexpr (kNorm) {
+          if (norms != nullptr && at < count && i < p.k) weight[j][half] = *reinterpret_cast<const float4*>(p.norm_weight + i);
+        }
         if (aligned) {
           const float4 f = at < count && i < p.k ? *reinterpret_cast<const float4*>(row + i) : float4{};
           v[j][half][0] = f.x, v[j][half][1] = f.y, v[j][half][2] = f.z, v[j][half][3] = f.w;
@@ -77,8 +81,7 @@ __device__ __forceinline__ void StageX(const MatmulProblem& p, const MatmulGroup
             const int i = kNibble ? piece / 4 * 32 + half * 16 + piece % 4 * 4 : piece * 8 + half * 4;
             if (i >= p.k) continue;
             float(&f)[4] = v[j][half];
-            const float4 scaled = ScaledByNorm({f[0], f[1], f[2], f[3]}, norms->inverses[column],
-                                               *reinterpret_cast<const float4*>(p.norm_weight + i));
+            const float4 scaled = ScaledByNorm({f[0], f[1], f[2], f[3]}, norms->inverses[column], weight[j][half]);
             f[0] = scaled.x, f[1] = scaled.y, f[2] = scaled.z, f[3] = scaled.w;
           }
         }

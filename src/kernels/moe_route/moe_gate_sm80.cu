@@ -25,7 +25,7 @@ template <int kTokens>
 __device__ void FindInverses(const CudaMoeGateParams& p, int tokens, float (*squares)[kNormWarps], float (&inverse)[kTokens]) {
   const int lane = threadIdx.x % 32;
   const auto k = static_cast<int>(p.router.k);
-  constexpr int kBatch = 4, kParts = kNormWarps / kWarps;  // of a row, that a warp sums side by side
+  constexpr int kBatch = 8, kParts = kNormWarps / kWarps;  // of a row, that a warp sums side by side
   static_assert(kNormWarps % kWarps == 0);
 #pragma unroll 1
   for (int token = 0; token < tokens; ++token) {
@@ -86,7 +86,7 @@ __device__ void MakeLogits(const CudaMoeGateParams& p, float (*squares)[kNormWar
 #pragma unroll
   for (int c = 0; c < kTokens; ++c) x[c] = p.x + min(c, tokens - 1) * p.x_stride;
   float sum[kRows][kTokens] = {};
-  constexpr int kBatch = kTokens > 2 ? 2 : 7;  // loads under way: latency is what this waits for
+  constexpr int kBatch = kTokens > 4 ? 2 : kTokens > 2 ? 4 : 7;  // loads under way: latency is what this waits for
 #pragma unroll 1
   for (int base = tid * 4; base < k; base += kBatch * kThreads * 4) {
     float4 a[kBatch], b[kBatch], weight[kBatch];
