@@ -3,6 +3,8 @@
 // Decode: the work is shared out as attention_stream.cuh says, to one block of twelve warps or two of six on each SM. The warps of a block
 // take the runs of a tile and head in turn and are merged as in attention_stream_sm90.cu. What earlier steps wrote is loaded before the
 // kernels in front of this one have ended, for the reasons given there.
+// Where no sequence has more than eight rows, they are the columns of the products (attention_codes_columns.cuh); sixteen warps with three runs
+// ahead instead of twelve with four are slower by 1 to 26 % there (1 and 8 sequences of 8,192 and 32,768 tokens).
 // Prefill: tiles of 64 rows, sixteen a warp, each of which goes through its runs by itself. The codes are taken apart once for each
 // sixteen rows; in exchange the scores take half the tensor cores' time that F16's do, and no scratch is needed, whatever the context.
 #pragma once
@@ -18,25 +20,15 @@
 namespace cachalot {
 namespace {
 
-template <int kWarps, int kRingBytes, int kDim, bool kEarly>
-struct SharedRings {
-  union {
-    unsigned char rings[kWarps][kRingBytes];
-    float merge[kWarps][kMergeRows][kDim + kMergePad];  // when all runs of a piece have been read
-  };
-};
-// The next piece comes in while one is merged.
-template <int kWarps, int kRingBytes, int kDim>
-struct SharedRings<kWarps, kRingBytes, kDim, true> {
-  unsigned char rings[kWarps][kRingBytes];
-  float merge[kWarps][kMergeRows][kDim + kMergePad];
-};
-
 // All of the block's shared memory.
-template <typename F, int kBlocks, int kWarpsOfSm, bool kEarly, int kRingSlots = (kEarly || kWarpsOfSm > 12) ? 3 : 4>
-struct SharedCodes : SharedRings<kWarpsOfSm / kBlocks, kRingSlots * SlotOf<F>::kBytes, F::kDim, kEarly> {
-  static constexpr int kConsumers = kWarpsOfSm / kBlocks;  // warps
-  static constexpr int kSlots = kRingSlots;                // of a warp
+template <typename F, int kBlocks>
+struct SharedCodes {
+  static constexpr int kConsumers = 12 / kBlocks;  // warps: twelve on an SM, so that each may have 168 registers
+  static constexpr int kSlots = 4;                 // of a warp
+  union {
+    unsigned char rings[kConsumers][kSlots * SlotOf<F>::kBytes];
+    float merge[kConsumers][kMergeRows][F::kDim + kMergePad];  // when all runs of a piece have been read
+  };
   float warp_m[kConsumers][kStreamRows], warp_l[kConsumers][kStreamRows];
   SharedQueries<F> queries;
   bool folds;
@@ -82,12 +74,12 @@ __device__ __forceinline__ void AttendPiece(const AttentionParams& p, const Code
 }
 
 // kColumns: no span has more than kColumnRows rows.
-template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm, bool kEarly>
-__global__ __launch_bounds__(SharedCodes<F, kBlocks, kWarpsOfSm, kEarly>::kConsumers * 32, kBlocks) void CodesStreamKernel(
+template <typename F, int kBlocks, bool kColumns>
+__global__ __launch_bounds__(SharedCodes<F, kBlocks>::kConsumers * 32, kBlocks) void CodesStreamKernel(
     const __grid_constant__ AttentionParams p, const __grid_constant__ CodePlanes planes, const SeqSpan* spans,
     const __grid_constant__ AttentionSchedule s, bool aligned) {
 #if __CUDA_ARCH__ >= 900
-  using S = SharedCodes<F, kBlocks, kWarpsOfSm, kEarly>;
+  using S = SharedCodes<F, kBlocks>;
   using Reader = RunReader<F, S::kSlots, kColumns>;
   constexpr int kWarps = S::kConsumers;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -95,50 +87,23 @@ __global__ __launch_bounds__(SharedCodes<F, kBlocks, kWarpsOfSm, kEarly>::kConsu
   LetNextKernelStart();
   PrefetchUpcoming(p);
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  bool waited = false;
+  bool waited = false, first = true;
   Walk walk(s, spans);
-  const auto reader_of = [&](const Piece& piece) {
+  Piece piece;
+  while (walk.Next(&piece)) {
     const int count = (piece.runs - warp + kWarps - 1) / kWarps;
-    return Reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end,
+    Reader reader(p.kv, planes, piece.seq.slot, piece.kv_head, piece.first_run + warp, kWarps, max(count, 0), piece.begin, piece.end,
                   SharedAddress(shared.rings[warp]));
-  };
-  const auto start = [&](Reader& reader, const Piece& piece) { reader.Start(piece.seq.kv_len - piece.seq.q_len, &waited); };
-  const auto wait = [&] {
-    if (!waited) WaitForEarlierKernels();
-    waited = true;
-  };
-  if constexpr (kEarly) {
-    Piece piece;
-    if (walk.Next(&piece)) {
-      Reader reader = reader_of(piece);
-      start(reader, piece);
-      wait();
-      while (true) {
-        typename Reader::Form::State state;
-        AttendPiece<F, kColumns, kWarps>(p, planes, s, piece, aligned, reader, &shared.queries, &state);
-        const Piece done = piece;
-        const bool more = walk.Next(&piece);
-        if (more) {
-          reader = reader_of(piece);
-          start(reader, piece);
-        }
-        MergePiece<F::kDim>(p, s, done, state, shared);
-        if (!more) break;
-      }
+    if (!first) __syncthreads();  // the last piece has been merged
+    first = false;
+    reader.Start(piece.seq.kv_len - piece.seq.q_len, &waited);
+    if (!waited) {
+      WaitForEarlierKernels();
+      waited = true;
     }
-  } else {
-    bool first = true;
-    Piece piece;
-    while (walk.Next(&piece)) {
-      Reader reader = reader_of(piece);
-      if (!first) __syncthreads();  // the last piece has been merged
-      first = false;
-      start(reader, piece);
-      wait();
-      typename Reader::Form::State state;
-      AttendPiece<F, kColumns, kWarps>(p, planes, s, piece, aligned, reader, &shared.queries, &state);
-      MergePiece<F::kDim>(p, s, piece, state, shared);
-    }
+    typename Reader::Form::State state;
+    AttendPiece<F, kColumns, kWarps>(p, planes, s, piece, aligned, reader, &shared.queries, &state);
+    MergePiece<F::kDim>(p, s, piece, state, shared);
   }
   if (!waited) WaitForEarlierKernels();  // a kernel behind this one waits for those in front of it through it
 #endif
@@ -219,12 +184,12 @@ bool QueriesAligned(const AttentionParams& p) {
   return p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
 }
 
-template <typename F, int kBlocks, bool kColumns, int kWarpsOfSm = 12, bool kEarly = false>
+template <typename F, int kBlocks, bool kColumns>
 CudaStatus LaunchStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                         const CodePlanes& planes) {
-  using S = SharedCodes<F, kBlocks, kWarpsOfSm, kEarly>;
+  using S = SharedCodes<F, kBlocks>;
   static_assert(sizeof(S) <= (kBlocks == 1 ? 227 : 113) * 1024);
-  auto* kernel = &CodesStreamKernel<F, kBlocks, kColumns, kWarpsOfSm, kEarly>;
+  auto* kernel = &CodesStreamKernel<F, kBlocks, kColumns>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(S)}, "attention stream over codes")) return failure;
   LaunchOverlapped<LaunchRole::kAttention>(kernel, static_cast<unsigned>(schedule.stream_blocks), S::kConsumers * 32, int64_t{sizeof(S)}, exec.stream,
                                            params, planes, batch.spans, schedule, QueriesAligned(params));
@@ -237,15 +202,6 @@ CudaStatus LaunchCodes(const CudaExec& exec, const CudaBatch& batch, const Atten
                        const CodePlanes& planes, bool prefill) {
   if (!prefill) {
     const bool columns = int64_t{batch.max_q_len} * schedule.group <= kColumnRows, alone = schedule.stream_blocks_per_sm == 1;
-    static const bool sixteen = getenv("CACHALOT_CODES_SIXTEEN") != nullptr;
-    if (columns && sixteen) {
-      return alone ? LaunchStream<F, 1, true, 16>(exec, batch, schedule, params, planes) : LaunchStream<F, 2, true, 16>(exec, batch, schedule, params, planes);
-    }
-    static const bool early = getenv("CACHALOT_CODES_EARLY") != nullptr;
-    if (columns && early) {
-      return alone ? LaunchStream<F, 1, true, 12, true>(exec, batch, schedule, params, planes)
-                   : LaunchStream<F, 2, true, 12, true>(exec, batch, schedule, params, planes);
-    }
     if (columns) {
       return alone ? LaunchStream<F, 1, true>(exec, batch, schedule, params, planes) : LaunchStream<F, 2, true>(exec, batch, schedule, params, planes);
     }

@@ -314,7 +314,7 @@ class RunReader {
 
   __device__ __forceinline__ RunReader(const PagedKv& kv, const CodePlanes& planes, int slot, int kv_head, int first, int step, int count, int low,
                                        int high, uint32_t ring)
-      : planes_(&planes), places_(kv, planes, slot, kv_head, first, step, count), low_(low), high_(high), ring_(ring), slot_(ring) {}
+      : planes_(planes), places_(kv, planes, slot, kv_head, first, step, count), low_(low), high_(high), ring_(ring), slot_(ring) {}
   // Asks for the first ones. `fresh`: positions from there on are written by kernels in front of this one, for which it then waits.
   __device__ __forceinline__ void Start(int fresh, bool* waited) {
 #pragma unroll
@@ -325,7 +325,7 @@ class RunReader {
           WaitForEarlierKernels();
           *waited = true;
         }
-        CopyRun<F>(*planes_, at, ring_ + i * SlotOf<F>::kBytes);
+        CopyRun<F>(planes_, at, ring_ + i * SlotOf<F>::kBytes);
       }
       CommitAsync();
     }
@@ -344,7 +344,7 @@ class RunReader {
       ReadValues(slot_, t0, low_, high_, &codes);
       Scores<F>(codes, q, s);
       __syncwarp();  // every lane has read
-      if (i + kSlots < places_.count()) CopyRun<F>(*planes_, places_.At(i + kSlots), slot_);
+      if (i + kSlots < places_.count()) CopyRun<F>(planes_, places_.At(i + kSlots), slot_);
       CommitAsync();
       TakeRun<F>(codes, s, t0, t0 >= whole_low && t0 + kRunTokens <= whole_high, visible, q.factor, state);
       slot_ += SlotOf<F>::kBytes;
@@ -353,7 +353,7 @@ class RunReader {
   }
 
  private:
-  const CodePlanes* planes_;
+  const CodePlanes& planes_;
   RunPlaces places_;
   int low_, high_;
   uint32_t ring_, slot_;
