@@ -513,7 +513,10 @@ void ExpectEachPartIsClose(const Step& step, std::span<const float> got, std::sp
   size_t at = 0;
   for (const Part& part : step.parts) {
     const auto count = static_cast<size_t>(int64_t{part.q_len} * step.shape.num_q_heads * step.shape.kv.v_dim);
-    const Comparison c = Compare(got.subspan(at, count), want.subspan(at, count), ToleranceOf(step.shape, {}, {&part, 1}));
+    Tolerance tolerance = ToleranceOf(step.shape, {}, {&part, 1});
+    // Latents are keys and values: code times scale is rounded to F16, over 576 values of a score.
+    if (step.shape.kv.value_in_key) tolerance.of_rms = 4e-3;
+    const Comparison c = Compare(got.subspan(at, count), want.subspan(at, count), tolerance);
     EXPECT_TRUE(c.ok) << part.q_len << " rows of " << part.kv_len << " tokens: " << c.message;
     at += count;
   }

@@ -159,7 +159,9 @@ TEST_F(GpuTiers, FaultsChangeNoAnswer) {
         }
         ExpectSameAnswers(got, want, fmt::format("round {}", round));
       }
-      EXPECT_GT(num_failed, 0);
+      EXPECT_GT(tiers.engine().stats().recoveries, 0);
+      // A copy that cannot begin ends nobody who still waits for it.
+      if (std::string_view(point) == "device.op") EXPECT_GT(num_failed, 0);
       EXPECT_GT(tiers.host().promoted_blocks, before + 40) << "it outlives the device";
       ExpectSameAnswers(tiers.AskAll(), want, "after");
     }
