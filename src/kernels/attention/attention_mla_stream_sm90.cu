@@ -39,7 +39,8 @@ constexpr int kTileRuns = kTokens / kRun, kTileRows = 64;
 constexpr int kSlots = 3;
 constexpr int kTurns = 2 * kSlots;  // after which a slot is the same warpgroup's again: barriers of their own
 constexpr int kTilesAtOnce = 32 / kTileRuns;  // whose blocks are looked up
-constexpr int kAheadTiles = 3;                // on their way to L2
+// Of a warpgroup. Both meet equally often before they meet each other: racecheck loses count else.
+constexpr int kMeetsOfTile = 3;
 constexpr int kPanels = kMlaKeyDim / kPanelValues;
 constexpr int kPanelTileBytes = kTokens * kPanelBytes;
 constexpr int kTileBytes = kPanels * kPanelTileBytes;
@@ -51,8 +52,7 @@ constexpr int kThreads = kMlaConsumers + kMlaGroup;
 constexpr int kRegisters = 128, kCopierRegisters = 56, kConsumerRegisters = 160;
 static_assert(kMlaConsumers * kConsumerRegisters + kMlaGroup * kCopierRegisters <= kThreads * kRegisters);
 constexpr float kSlack = 8;  // by which a score may exceed what is taken for the largest, in units of log2
-static_assert(kTokens % kRun == 0 && kTokens <= kTileRows && kSlotBytes % 1024 == 0 &&
-              kAheadTiles < kTilesAtOnce);
+static_assert(kTokens % kRun == 0 && kTokens <= kTileRows && kSlotBytes % 1024 == 0);
 
 // All of the block's shared memory.
 struct Shared {
@@ -80,14 +80,10 @@ __device__ __forceinline__ bool MeetGroup(int group, bool flag = false) {
       : "memory");
   return any != 0;
 }
-__device__ __forceinline__ void PrefetchRun(const void* from) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "n"(kRun * kMlaKeyDim * 2)
-               : "memory");
-}
 
 // The copying warps; each brings four tokens of each of a tile's runs, which lie in one block of the cache
 // each. Positions outside a piece become zeros.
-template <typename T, bool kPrefetch>
+template <typename T>
 __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kMlaGroup / 32;
   const int in_run = warp * 4 + lane / 8, column = lane % 8;
@@ -111,14 +107,6 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& 
       const int row = next_row, block = next_block;
       next_block = look_up(base + kTilesAtOnce, &next_row);
       for (int i = 0; i < min(kTilesAtOnce, tiles - base); ++i, ++turn) {
-        if (kPrefetch && warp == 0 && base + i + kAheadTiles < tiles) {
-          const bool later = i + kAheadTiles >= kTilesAtOnce;
-          const int from = (i + kAheadTiles - (later ? kTilesAtOnce : 0)) * kTileRuns;
-          const int64_t at = later ? next_block : block;
-          if (lane >= from && lane < from + kTileRuns)
-            PrefetchRun(reinterpret_cast<const T*>(kv.data + at * kv.block_bytes) +
-                        (later ? next_row : row) * kMlaKeyDim);
-        }
         const int t0 = first + (base + i) * kTokens;
         if (!waited && t0 + kTokens > old_end) {
           WaitForEarlierKernels();
@@ -197,7 +185,8 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
   float sum[4];
   StoreMlaWeights<T>(score, state->m, passes > 1, to, sum);
   FenceForWgmma();
-  if (MeetGroup(group, exceeds)) {
+  const bool rescaled = MeetGroup(group, exceeds);
+  if (rescaled) {
     float top[4];
 #pragma unroll
     for (int h = 0; h < 4; ++h) {
@@ -236,6 +225,10 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
     WgmmaBegin();
     AddValues<T>(state->o, tile, weights + pass * kMlaWeightsBytes);
     WgmmaCommit();
+    if (pass == 0 && !rescaled) {  // as often for every tile (kMeetsOfTile)
+      MeetGroup(group);
+      MeetGroup(group);
+    }
     WgmmaWait<0>(state->o);
   }
 }
@@ -280,6 +273,9 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
                     piece.end, passes, &state);
       Arrive(SharedAddress(&shared.empty[turn % kTurns]));
     }
+    if ((group ^ taken) & 1 & tiles) {  // a tile less than the other
+      for (int i = 0; i < kMeetsOfTile; ++i) MeetGroup(group);
+    }
     taken += static_cast<uint32_t>(tiles);
     FinishPiece(p, s, piece, &state, shared);
     MlaConsumersMeet();  // what is in the queries' place has been read
@@ -292,7 +288,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
   }
 }
 
-template <typename T, bool kPrefetch>
+template <typename T>
 __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ AttentionParams p,
                                                         const SeqSpan* spans,
                                                         const __grid_constant__ AttentionSchedule s) {
@@ -312,7 +308,7 @@ __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ 
   __syncthreads();
   if (threadIdx.x >= kMlaConsumers) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCopierRegisters));
-    CopyShare<T, kPrefetch>(p.kv, walk, shared);
+    CopyShare<T>(p.kv, walk, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
     AttendShare<T>(p, s, walk, shared);
@@ -320,10 +316,10 @@ __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ 
 #endif
 }
 
-template <typename T, bool kPrefetch>
+template <typename T>
 CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                   const AttentionParams& params) {
-  auto* kernel = &MlaStreamKernel<T, kPrefetch>;
+  auto* kernel = &MlaStreamKernel<T>;
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared)}, "attention MLA stream"))
     return failure;
   LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared)},
@@ -340,10 +336,8 @@ bool MlaStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule) 
 
 CudaStatus RunMlaStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule,
                         const AttentionParams& params) {
-  const bool prefetch = CurrentTune().mla == CudaTune::Mla::kStream, half = params.kv.dtype == DType::kF16;
-  const auto launch = prefetch ? (half ? &Launch<__half, true> : &Launch<__nv_bfloat16, true>)
-                               : (half ? &Launch<__half, false> : &Launch<__nv_bfloat16, false>);
-  return launch(exec, batch, schedule, params);
+  return params.kv.dtype == DType::kF16 ? Launch<__half>(exec, batch, schedule, params)
+                                        : Launch<__nv_bfloat16>(exec, batch, schedule, params);
 }
 
 }  // namespace cachalot
