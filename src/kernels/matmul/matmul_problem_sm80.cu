@@ -46,12 +46,15 @@ bool GluFits(const MatmulProblem& p) {
   return p.bias == nullptr && !p.accumulate && p.n % 2 == 0 && p.glu_rows * p.layout.row_bytes <= INT_MAX;
 }
 
+// FP8, whose rows have half as many bytes: a DeepSeek-V3 step of one row gains 1 % over 14336 (4 layers, 738.3 against 729.6 tokens/s, H200).
+constexpr int kGemvMaxFp8K = 18432;
+
 GemvShape FindGemvShape(const CudaExec& exec, DType dtype, const MatmulProblem& p, int64_t pairs) {
   const bool experts = p.expert_begin != nullptr, glu = p.glu_rows > 0;
   const CudaTune& tune = CurrentTune();
   const int most_k = IsCodeRow(dtype) ? Tuned(tune.gemv_code_k, kGemvMaxCodeK)
                      : experts        ? Tuned(tune.gemv_expert_k, kGemvMaxExpertK)
-                                      : Tuned(tune.gemv_dense_k, kGemvMaxDenseK);
+                                      : Tuned(tune.gemv_dense_k, dtype == DType::kFP8E4M3 ? kGemvMaxFp8K : kGemvMaxDenseK);
   const int most_rows = Tuned(tune.gemv_rows, kGemvRows);
   const bool few = (experts ? pairs <= Tuned(tune.gemv_pairs, kGemvPairs) : p.m <= most_rows) && p.k <= most_k;
   GemvShape none;
