@@ -58,6 +58,8 @@ def counted(result: dict, text: str) -> None:
         result["cases"] = result.get("cases", 0) + int(cases)
     for word, n in re.findall(r"\[  ?(PASSED|SKIPPED|FAILED)  ?\] (\d+) test", text):
         result[word.lower()] = result.get(word.lower(), 0) + int(n)
+    if failed := re.findall(r"\[  FAILED  \] ([\w/]+\.[\w/]+)", text):
+        result["failed_tests"] = sorted({*result.get("failed_tests", []), *failed})
 
 
 def shards(command: list, processes: int, log: Path) -> tuple[dict, str]:
