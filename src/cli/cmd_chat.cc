@@ -219,7 +219,7 @@ class Chat {
     RETURN_IF_ERROR(printer.Finish());
     if (answer->text.empty()) RETURN_IF_ERROR(output_.Write("\n"));
     if (answer->interrupted) Note("(stopped)\n");
-    if (answer->interrupted && stop_) stop_->Clear();
+    if (stop_ && stop_->interrupted()) stop_->Clear();
     if (answer->reason == FinishReason::kLength && wanted < 0) Note("(the context is full)\n");
     conversation_.SetAnswer(printer.answer());
     tokens_ = std::move(tokens);

@@ -157,7 +157,8 @@ Result<Answer> Session::Generate(Request request,
     request.stop_ids.assign(ids.begin(), ids.end());
   }
   const auto start = WallClock::now();
-  auto first = start;
+  auto first = start, end = start;
+  bool finished = false;
   const EngineStats before = engine_->stats();
   Status status;
   ASSIGN_OR_RETURN(const uint64_t id, engine_->Submit(std::move(request), [&](const RequestOutput& output) {
@@ -166,16 +167,24 @@ Result<Answer> Session::Generate(Request request,
       answer.stats.generated_tokens += static_cast<int64_t>(output.token_ids.size());
     }
     answer.text += output.text;
-    if (output.finished) answer.reason = output.finish_reason;
+    if (output.finished) {
+      answer.reason = output.finish_reason;
+      end = WallClock::now();
+      finished = true;
+    }
     if (!output.error.ok()) status = output.error;
     if (status.ok()) status = on_output(output);
   }));
   while (engine_->HasWork()) {
-    answer.interrupted = stop.interrupted();
-    if (answer.interrupted || !status.ok()) engine_->Cancel(id);
+    if (!finished) {
+      answer.interrupted = stop.interrupted();
+      if (answer.interrupted || !status.ok()) engine_->Cancel(id);
+    } else if (stop.interrupted()) {
+      break;  // what is still written to disk is not the answer
+    }
     RETURN_IF_ERROR(engine_->Step());
   }
-  const auto end = WallClock::now();
+  if (!finished) end = WallClock::now();
   if (answer.stats.generated_tokens == 0) first = end;
   answer.stats.prompt_seconds = Seconds(start, first);
   answer.stats.generate_seconds = Seconds(first, end);

@@ -1,5 +1,7 @@
 // The KV tiers under an engine: a fake device whose answers depend on what its blocks hold.
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include <unistd.h>
 
@@ -209,6 +211,24 @@ TEST_F(EngineTierTest, AFlushReachesTheDisk) {
   EXPECT_EQ(SubmitAndRun(MakeRequest(Prompt(50, 2), 4))->num_cached_tokens, 0);
   Restart();
   EXPECT_EQ(SubmitAndRun(request)->num_cached_tokens, 0);
+}
+
+// What was read and not yet taken does not come back.
+TEST_F(EngineTierTest, AFlushReachesReads) {
+  on_device_ = true;
+  host_blocks_ = 100;
+  Restart();
+  const Request request = MakeRequest(Prompt(50), 4);
+  SubmitAndRun(request);
+  Restart();
+  Submit(request);
+  ASSERT_TRUE(engine_->Step().ok());                            // begins to read
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // by now it may have been read, or not
+  engine_->FlushCache();
+  engine_->Cancel(1);  // so that nothing is computed
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  ASSERT_TRUE(engine_->Step().ok());
+  EXPECT_EQ(host().blocks, 0);
 }
 
 TEST_F(EngineTierTest, AFlushReachesTheHost) {

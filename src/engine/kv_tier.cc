@@ -303,6 +303,7 @@ void KvTier::Abandon() {
 
 void KvTier::Flush() {
   Abandon();
+  TakeDone();  // reads that have ended
   host_.Forget();
   unwritten_.clear();
   if (disk_ != nullptr) disk_->Forget();

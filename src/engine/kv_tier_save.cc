@@ -29,7 +29,8 @@ Status KvTier::TakeTransfers() {
         host_.Fill(what.group, moving.host, what, moving.block.terms);
         ++counted_[0].written_blocks;
         counted_[0].written_bytes += BlockBytes(what.group);
-        WriteToDisk(what, moving.host);
+        // A read may have brought it meanwhile: then that is the one that is known.
+        if (const int32_t there = host_.Find(what.group, what.key); there != kNoBlock) WriteToDisk(what, there);
       }
     }
     host_.Release(what.group, moving.host);

@@ -32,7 +32,11 @@ Status CudaRuntime::StartTransfers(std::span<const BlockTransfer> transfers) {
   return Status::Ok();
 }
 
-Result<int64_t> CudaRuntime::TransfersDone() { return device_->transfers.Done(); }
+// Of a device that could not be made again all are over: nobody has use for what they were to bring.
+Result<int64_t> CudaRuntime::TransfersDone() {
+  if (device_ == nullptr) return num_transfers_;
+  return device_->transfers.Done();
+}
 
 double CudaRuntime::transfer_bytes_per_second() const { return device_ == nullptr ? 0 : device_->transfers.bytes_per_second(); }
 

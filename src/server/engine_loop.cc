@@ -379,6 +379,9 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
     metrics_->step_wait_seconds->Observe(static_cast<double>(stats.step_device_us) * 1e-6);
     metrics_->step_launch_seconds->Observe(static_cast<double>(stats.step_launch_us) * 1e-6);
     metrics_->step_host_seconds->Observe(static_cast<double>(std::max<int64_t>(0, end_us - begin_us - stats.step_device_us)) * 1e-6);
+    metrics_->step_tokens->Observe(stats.step_prompt_tokens + stats.step_decode_tokens);
+    metrics_->step_prompt_tokens->Observe(stats.step_prompt_tokens);
+    metrics_->step_decode_tokens->Observe(stats.step_decode_tokens);
   }
   metrics_->steps->AdvanceTo(stats.steps);
   metrics_->preemptions->AdvanceTo(static_cast<uint64_t>(stats.preemptions));
@@ -396,9 +399,6 @@ void EngineLoop::AfterStep(int64_t begin_us, int64_t end_us) {
     metrics_->tokens_per_step->Set(static_cast<double>(stats.sampled_tokens) / static_cast<double>(stats.sampling_rows));
   }
   metrics_->cached_tokens->AdvanceTo(static_cast<uint64_t>(stats.cache_hit_tokens));
-  metrics_->step_tokens->Observe(stats.step_prompt_tokens + stats.step_decode_tokens);
-  metrics_->step_prompt_tokens->Observe(stats.step_prompt_tokens);
-  metrics_->step_decode_tokens->Observe(stats.step_decode_tokens);
   ShowStats();
 }
 
