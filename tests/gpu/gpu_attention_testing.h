@@ -273,13 +273,13 @@ inline const std::vector<std::vector<Part>>& Batches() {
   return batches;
 }
 
-// Over codes each row against its own size: what is summed over 1,000 tokens is a thirtieth of what one token gives, and an error of that one
-// may be as much larger. Where a mean is added to a sum of latents less the mean, the size is the sum's.
+// Over codes each head of each row against its own size: what is summed over 1,000 tokens is a thirtieth of what one token gives, and an error of
+// that one may be as much larger. Where a mean is added to a sum of latents less the mean, the size is the sum's.
 inline void ExpectCloseToReference(const Step& step, Mode mode, std::vector<float> got, std::vector<float> want) {
   const Shape& s = step.shape;
   const Tolerance tolerance = ToleranceOf(s, mode, step.parts);
   const auto width = static_cast<size_t>(int64_t{s.num_q_heads} * s.kv.v_dim);
-  const size_t piece = s.kv.scheme.quantised() ? width : std::max<size_t>(want.size(), 1);
+  const size_t piece = s.kv.scheme.quantised() ? static_cast<size_t>(s.kv.v_dim) : std::max<size_t>(want.size(), 1);
   ASSERT_EQ(got.size(), want.size());
   if (s.kv.value_in_key && s.kv.with_mean) {
     for (size_t i = 0; i < want.size(); ++i) {
