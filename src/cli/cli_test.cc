@@ -50,7 +50,7 @@ struct Values {
   int32_t number = 7;
   int64_t seed = -1;
   float temp = 0.5f;
-  std::string text, choice = "auto", positional;
+  std::string text, folder, choice = "auto", positional;
   std::vector<std::string> stops;
   std::vector<int32_t> list;
   bool fast = false;
@@ -60,6 +60,7 @@ struct Values {
     set.Int("-s,--seed", &seed, -1, INT64_MAX, "N", "a seed");
     set.Float("--temp", &temp, 0, 10, "X", "a temperature");
     set.String("-p,--prompt", &text, "TEXT", "a text");
+    set.Path("--folder", &folder, "DIR", "a folder");
     set.Choice("-fa,--flash-attn", &choice, {"on", "off", "auto"}, "a choice");
     set.Strings("-r,--stop", &stops, "TEXT", "stops");
     set.Ints("-t,--threads", &list, 1, 8, "N,…", "a list");
@@ -107,6 +108,8 @@ TEST(FlagSetTest, ErrorsNameValueAndLimit) {
   };
   EXPECT_THAT(message({"-n", "101"}), HasSubstr("-n: '101' is no whole number in -1..100"));
   EXPECT_THAT(message({"-n", "1x"}), HasSubstr("'1x'"));
+  EXPECT_THAT(message({"--folder", ""}), HasSubstr("--folder: ''"));
+  EXPECT_THAT(message({"--folder="}), HasSubstr("--folder: ''"));
   EXPECT_THAT(message({"-n", ""}), HasSubstr("''"));
   EXPECT_THAT(message({"--temp", "nan"}), HasSubstr("'nan'"));
   EXPECT_THAT(message({"--temp", "11"}), HasSubstr("0..10"));

@@ -43,6 +43,10 @@ std::string Summary(const QuantizeReport& report) {
   return text + "\n";
 }
 
+void Warn(const QuantizeReport& report) {
+  for (const std::string& warning : report.warnings) PrintNote("warning: " + warning + "\n");
+}
+
 Result<QuantizeReport> Run(const QuantizeRequest& request) {
   const StopOnInterrupt stop;
   const bool show = ::isatty(STDERR_FILENO) != 0;
@@ -56,7 +60,7 @@ Result<QuantizeReport> Run(const QuantizeRequest& request) {
                             static_cast<double>(total) / 1e6, seconds));
     }
     return !stop.interrupted();
-  });
+  }, Warn);
   if (show) PrintNote("\r\x1b[K");
   return report;
 }
@@ -116,13 +120,10 @@ int QuantizeCommand(Args args) {
     return ExitUsage(InvalidArgument("--leave-output-tensor and --output-tensor-type: only one of them"));
   }
 
-  auto report = PlanQuantize(request);
-  if (report.ok()) {
-    for (const std::string& warning : report->warnings) PrintNote("warning: " + warning + "\n");
-    if (!dry_run) report = Run(request);
-  }
+  auto report = dry_run ? PlanQuantize(request) : Run(request);
   if (report.status().code() == StatusCode::kCancelled) return kExitInterrupted;
   if (!report.ok()) return ExitWith(report.status(), output);
+  if (dry_run) Warn(*report);
   if (dry_run) return ExitWith(output.Write(Listing(*report) + Summary(*report)), output);
   PrintNote(request.out + ": " + Summary(*report));
   return kExitOk;

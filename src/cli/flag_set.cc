@@ -138,6 +138,14 @@ void FlagSet::String(std::string names, std::string* target, std::string value, 
   });
 }
 
+void FlagSet::Path(std::string names, std::string* target, std::string value, std::string help) {
+  Add(std::move(names), std::move(value), std::move(help), [target](const std::string& text) -> Status {
+    if (text.empty()) return InvalidArgument("'' is no name of a file or folder");
+    *target = text;
+    return Status::Ok();
+  });
+}
+
 void FlagSet::Choice(std::string names, std::string* target, std::vector<std::string> choices,
                      std::string help, std::string bare) {
   std::string value;

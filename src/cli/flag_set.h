@@ -35,6 +35,8 @@ class FlagSet {
   // "512MiB", "12G", "1.5GB", or a plain number of bytes.
   void Bytes(std::string names, int64_t* target, std::string value, std::string help);
   void String(std::string names, std::string* target, std::string value, std::string help);
+  // A file or folder, which "" is not: an empty variable of a script must not mean that nothing was asked for.
+  void Path(std::string names, std::string* target, std::string value, std::string help);
   // With `bare`, the flag may stand without a value and then means that choice: llama.cpp's "-fa".
   void Choice(std::string names, std::string* target, std::vector<std::string> choices, std::string help,
               std::string bare = "");

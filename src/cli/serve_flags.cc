@@ -41,10 +41,10 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Strings("--served-model-name", &served_names_, "NAME", "name of the model in the API; may be given several times");
   flags->String("-a,--alias", &aliases_, "NAME,…", "the same, as a list");
   flags->Strings("--api-key", &keys_, "KEY", "key that clients must send; may be given several times");
-  flags->String("--api-key-file", &key_file_, "FILE", "keys, one a line");
-  flags->String("--ssl-cert-file,--ssl-certfile", &server.http.ssl_cert_file, "FILE",
+  flags->Path("--api-key-file", &key_file_, "FILE", "keys, one a line");
+  flags->Path("--ssl-cert-file,--ssl-certfile", &server.http.ssl_cert_file, "FILE",
                 "certificate (PEM, those that vouch for it behind it): with it and its key\nthe port speaks HTTPS only");
-  flags->String("--ssl-key-file,--ssl-keyfile", &server.http.ssl_key_file, "FILE", "the certificate's key (PEM, without a passphrase)");
+  flags->Path("--ssl-key-file,--ssl-keyfile", &server.http.ssl_key_file, "FILE", "the certificate's key (PEM, without a passphrase)");
   flags->Strings("--cors-origin,--allowed-origins", &server.cors_origins, "ORIGIN", "page that may use the API from a browser ('*': any)");
   flags->Int("--threads-http", &server.http.num_threads, 1, 64, "N", "threads for connections (default 2)");
   flags->Int("--max-connections", &server.http.max_connections, 1, 1 << 20, "N", "open connections at most (default 4096)");
@@ -95,7 +95,7 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Choice("--metrics-compat", &metrics_compat_, {"none", "vllm"}, "vllm: /metrics has vLLM's names too");
   flags->String("--request-log", &server.request_log, "FILE", "a JSON line for each request ('-': standard error, the default;\n'': none)");
   flags->String("--step-log", &server.step_log, "FILE", "a JSON line for each step of the engine (default '': none)");
-  flags->String("--record", &server.record_dir, "DIR", "keeps requests and answers for cachalot replay");
+  flags->Path("--record", &server.record_dir, "DIR", "keeps requests and answers for cachalot replay");
   flags->Strings("--inject-fault", &fault_texts_, "POINT:CALLS", "");  // for the soak test
   model.Declare(flags, ModelFlags::kWithoutBatch);
 }

@@ -8,7 +8,7 @@
 namespace cachalot {
 
 void SessionFlag::Declare(FlagSet* flags) {
-  flags->String("--session", &path, "FILE",
+  flags->Path("--session", &path, "FILE",
                 "goes on with the conversation in FILE, if it is there, and keeps it there\nwith its KV cache, so that nothing is computed twice");
 }
 

@@ -122,6 +122,9 @@ class EngineImpl final : public Engine {
     return loaded;
   }
   bool HasWork() const override { return !live_.empty() || scheduler_->num_in_flight() > 0 || TierHasWork(); }
+  void Wake() override {
+    if (tier_ != nullptr) tier_->Wake();
+  }
   Status Step() override;
   const EngineStats& stats() const override { return stats_; }
   const StepResult& last_result() const override { return result_; }

@@ -1,5 +1,5 @@
 // Engine: requests in, token streams out; owns the loop (see engine/CONTRACT.md).
-// Not thread-safe: one thread submits, steps and cancels. Callbacks are made from Step() on that thread.
+// Not thread-safe (but for Wake): one thread submits, steps and cancels. Callbacks are made from Step() on that thread.
 #pragma once
 
 #include <cstdint>
@@ -163,6 +163,8 @@ class Engine {
   // Ends a request at the next step boundary; unknown or finished ids are ignored.
   virtual void Cancel(uint64_t request_id) = 0;
   virtual bool HasWork() const = 0;
+  // From any thread: a Step that only waits for the tiers below the cache returns soon.
+  virtual void Wake() {}
   // Between steps. What is cached of the beginning of a prompt is pinned, or is no more: it gives way after all else
   // that is cached. At most half of the cache. Returns for how many tokens that holds now.
   virtual int32_t PinPrefix(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned) {

@@ -1,14 +1,11 @@
-// The KV tiers under an engine: a fake device whose answers depend on what its blocks hold.
+// The KV tiers under an engine: what comes back, when, and what it costs.
 #include <chrono>
 #include <filesystem>
 #include <thread>
 
-#include <unistd.h>
-
 #include "base/fault.h"
-#include "engine/engine_testing.h"
+#include "engine/engine_tier_testing.h"
 #include "engine/kv_tier.h"
-#include "sched/fake_device.h"
 #include "sched/policy/policies.h"
 #include "sched/scheduler_trace.h"
 
@@ -16,47 +13,6 @@ namespace cachalot {
 namespace {
 
 namespace fs = std::filesystem;
-
-class EngineTierTest : public EngineTest {
- protected:
-  void SetUp() override {
-    dir_ = fs::path(::testing::TempDir()) / fmt::format("cachalot_engine_tier_{}", ::getpid());
-    fs::remove_all(dir_);
-  }
-  void TearDown() override {
-    engine_.reset();
-    fs::remove_all(dir_);
-  }
-  // A new engine over a new device: as after a restart.
-  void Restart(int32_t depth = 0, int32_t num_blocks = 256, SchedulerTrace* trace = nullptr) {
-    engine_.reset();
-    ExecutorInfo info = Info(num_blocks, depth);
-    for (KvGroupInfo& group : info.kv_groups) group.block_bytes = group.block_tokens * FakeDevice::kCellBytes;
-    info.kv_identity = identity_;
-    info.kv_on_device = on_device_;
-    info_ = info;
-    EngineOptions options;
-    options.kv_host_bytes = host_blocks_ * kBytesOfBlocks;
-    if (has_disk_) options.kv_disk_dir = dir_.string();
-    options.kv_disk_bytes = max_bytes_;
-    options.clock = &clock_;  // a slow disk is waited for
-    options.trace = trace;
-    Create(info, options);
-  }
-  const KvTierStats& stats() { return engine_->stats().kv_disk; }
-  const KvTierStats& host() { return engine_->stats().kv_host; }
-  // A block of each group.
-  static constexpr int64_t kBytesOfBlocks = 12 * FakeDevice::kCellBytes;
-
-  fs::path dir_;
-  int64_t max_bytes_ = 1 << 20;
-  bool has_disk_ = true;
-  bool on_device_ = false;   // then copies are late
-  int64_t host_blocks_ = 0;  // of each group; 0: no tier in the host's memory
-  ManualClock clock_;
-  std::string identity_ = "model-a";
-  ExecutorInfo info_;
-};
 
 TEST_F(EngineTierTest, APrefixOutlivesTheProcess) {
   for (int32_t depth : {0, 1, 2, 3}) {
@@ -252,91 +208,6 @@ TEST_F(EngineTierTest, AFlushReachesTheHost) {
   }
 }
 
-// Many at once, with what is cancelled, what wants all positions, and a disk whose reads and writes fail now and then:
-// every answer is right.
-TEST_F(EngineTierTest, TroubleChangesNoAnswer) {
-  for (int32_t round = 0; round < 48; ++round) {
-    const int32_t depth = round % 2;
-    on_device_ = round % 4 >= 2;
-    host_blocks_ = on_device_ && round % 8 >= 4 ? 30 : 0;
-    Restart(depth, 48);
-    ScopedFault reads("kvdisk.read", 5 + round, 2, /*again=*/true);
-    ScopedFault writes(round % 3 == 0 ? "kvdisk.torn" : "kvdisk.write", 40, 1);
-    std::vector<Request> requests;
-    std::vector<std::shared_ptr<CollectedOutput>> got;
-    std::vector<uint64_t> ids(10);
-    for (int32_t i = 0; i < 10; ++i) {
-      requests.push_back(MakeRequest(Prompt(30 + i, (i * round) % 5), 12));
-      requests.back().prompt_logprobs = i == 3;
-      got.push_back(Submit(requests.back(), &ids[static_cast<size_t>(i)]));
-      if (i % 4 == 0) {
-        ASSERT_TRUE(engine_->Step().ok());
-      }
-      if (i == 6) engine_->Cancel(ids[5]);
-      if (i == 7 && round % 5 == 0) engine_->FlushCache();
-    }
-    ASSERT_TRUE(engine_->RunUntilIdle().ok());
-    for (size_t i = 0; i < requests.size(); ++i) {
-      if (i != 5) ExpectSame(*got[i], Expected(requests[i]));
-    }
-    ExpectNothingHeld();
-  }
-}
-
-TEST_F(EngineTierTest, AnErrorOfTheDeviceLeavesTheDisk) {
-  Restart();
-  const Request request = MakeRequest(Prompt(50), 10);
-  SubmitAndRun(request);
-  Restart();
-  {
-    ScopedFault fault("device.op");
-    EXPECT_EQ(SubmitAndRun(request)->reason, FinishReason::kError);
-  }
-  const auto got = SubmitAndRun(request);
-  ExpectSame(*got, Expected(request));
-  EXPECT_EQ(got->num_cached_tokens, 48);
-}
-
-// A device that fails while blocks are copied ends the requests of its steps, and nothing that is wrong is kept.
-TEST_F(EngineTierTest, ACopyThatFails) {
-  on_device_ = true;
-  host_blocks_ = 100;
-  int64_t num_failed = 0;
-  for (int32_t round = 0; round < 24; ++round) {
-    has_disk_ = round % 3 != 0;
-    Restart(round % 2, 40);
-    ScopedFault copies("device.copy", round, 1, /*again=*/true);
-    for (int32_t i = 0; i < 20; ++i) {
-      const Request request = MakeRequest(Prompt(60, (i * 7 + round) % 6), 8);
-      const auto one = Submit(request), two = SubmitAndRun(request);
-      for (const auto& got : {one, two}) {
-        if (got->reason == FinishReason::kError) ++num_failed;
-        else ExpectSame(*got, Expected(request));
-      }
-    }
-    ExpectNothingHeld();
-  }
-  EXPECT_GT(num_failed, 20);
-  EXPECT_LT(num_failed, 24 * 20);
-}
-
-TEST_F(EngineTierTest, AnErrorOfTheDeviceLeavesTheHost) {
-  has_disk_ = false;
-  on_device_ = true;
-  host_blocks_ = 100;
-  Restart();
-  const Request request = MakeRequest(Prompt(50), 10);
-  SubmitAndRun(request);
-  {
-    ScopedFault fault("device.op");
-    EXPECT_EQ(SubmitAndRun(MakeRequest(Prompt(50, 3), 10))->reason, FinishReason::kError);
-  }
-  const auto got = SubmitAndRun(request);
-  ExpectSame(*got, Expected(request));
-  EXPECT_EQ(got->num_cached_tokens, 48);
-  EXPECT_EQ(host().promotions, 1);
-}
-
 TEST_F(EngineTierTest, ReplaysToTheSamePlans) {
   Restart();
   for (int32_t i = 0; i < 4; ++i) SubmitAndRun(MakeRequest(Prompt(60, i), 10));
@@ -381,6 +252,119 @@ TEST_F(EngineTierTest, RefusesWhatCannotWork) {
   const auto small = Engine::Create(&device, nullptr, host);
   ASSERT_FALSE(small.ok());
   EXPECT_NE(small.status().message().find("at least"), std::string::npos) << small.status().ToString();
+}
+
+// What the host copies itself is in front of a step, and everybody waits for it.
+TEST_F(EngineTierTest, TheHostCopiesLittleInFrontOfAStep) {
+  constexpr int64_t kMost = 8 << 20;
+  has_disk_ = false;
+  on_device_ = on_both_sides_ = true;
+  host_blocks_ = 100;
+  for (const int32_t depth : {0, 1}) {
+    Restart(depth, 80);
+    const Request beside = MakeRequest(Prompt(20, 30), 175);
+    const auto runs = Submit(beside);
+    for (int32_t round = 0; round < 2; ++round) {
+      for (int32_t i = 0; i < 4; ++i) {
+        const Request request = MakeRequest(Prompt(98, i), 10);
+        const auto got = Submit(request);
+        while (!got->finished) ASSERT_TRUE(engine_->Step().ok());
+        ExpectSame(*got, Expected(request));
+      }
+    }
+    const int64_t num_promoted = host().promoted_blocks;
+    ASSERT_FALSE(runs->finished);
+    EXPECT_GT(num_promoted, 10);
+    EXPECT_EQ(executor_->max_host_bytes(), kMost) << "a prompt has 25 MB";
+    ASSERT_TRUE(engine_->RunUntilIdle().ok());
+    ExpectSame(*runs, Expected(beside));
+  }
+}
+
+TEST_F(EngineTierTest, WhatIsGivenUpCountsWhereItLies) {
+  has_disk_ = false;
+  on_device_ = on_both_sides_ = true;
+  host_blocks_ = 100;
+  Restart(0, 40);
+  const Request request = MakeRequest(Prompt(100), 4);
+  for (const int32_t start : {1, 3, 5}) SubmitAndRun(MakeRequest(Prompt(100, start), 4));
+  const Request beside = MakeRequest(Prompt(20, 30), 50);
+  const auto runs = Submit(beside);
+  for (int32_t i = 0; i < 3; ++i) ASSERT_TRUE(engine_->Step().ok());
+  const auto got = Submit(request);
+  ASSERT_TRUE(engine_->Step().ok());  // a third of it is copied
+  EXPECT_EQ(host().promotions, 1);
+  EXPECT_EQ(host().given_up, 0);
+  clock_.Advance(10'000'000);
+  ASSERT_TRUE(engine_->RunUntilIdle().ok());
+  EXPECT_EQ(host().given_up, 1);
+  ExpectSame(*got, Expected(request));
+  EXPECT_GT(got->num_cached_tokens, 0) << "with what has come it goes on";
+  ExpectSame(*runs, Expected(beside));
+  ExpectNothingHeld();
+}
+
+TEST_F(EngineTierTest, WhatGivesWayBeforeItIsSavedIsCounted) {
+  on_device_ = true;
+  host_blocks_ = 16;  // fewer than a step makes known
+  for (const bool disk : {false, true}) {
+    has_disk_ = disk;
+    Restart(0, 40);
+    Submit(MakeRequest(Prompt(100), 1));
+    ASSERT_TRUE(engine_->Step().ok());
+    Submit(MakeRequest(Prompt(120, 3), 1));  // takes their places
+    ASSERT_TRUE(engine_->RunUntilIdle().ok());
+    EXPECT_GT(host().refused_blocks, 0);
+    EXPECT_EQ(stats().refused_blocks, disk ? host().refused_blocks : 0);
+  }
+}
+
+// A disk that is behind wakes who waits for it; nobody looks after it all the time.
+TEST_F(EngineTierTest, WaitsForASlowDiskAsleep) {
+  const ScopedFault slow("kvdisk.slow", 0, 1000);
+  Restart(0, 40);
+  std::vector<std::shared_ptr<CollectedOutput>> got;
+  for (int32_t i = 0; i < 3; ++i) got.push_back(Submit(MakeRequest(Prompt(60, i), 10)));
+  int64_t num_steps = 0;
+  for (; engine_->HasWork(); ++num_steps) ASSERT_TRUE(engine_->Step().ok());
+  for (int32_t i = 0; i < 3; ++i) ExpectSame(*got[static_cast<size_t>(i)], Expected(MakeRequest(Prompt(60, i), 10)));
+  EXPECT_GT(stats().written_blocks, 10);
+  EXPECT_LT(num_steps, 300) << "thousands, where each waits 0.1 ms";
+}
+
+// At the end only what outlives the process is worth waiting for,
+TEST_F(EngineTierTest, NothingIsSavedInAMemoryThatGoes) {
+  on_device_ = true;
+  host_blocks_ = 300;
+  for (const bool disk : {false, true}) {
+    has_disk_ = disk;
+    Restart();
+    Submit(MakeRequest(Prompt(100), 50));
+    ASSERT_TRUE(engine_->Step().ok());
+    const int64_t before = executor_->num_transfers();
+    engine_.reset();
+    EXPECT_EQ(executor_->num_transfers() > before, disk);
+  }
+}
+
+// and not for ever: 20 ms a block are 8 s.
+TEST_F(EngineTierTest, ASlowDiskDoesNotHoldTheEnd) {
+  Restart(0, 1024);
+  for (int32_t i = 0; i < 16; ++i) SubmitAndRun(MakeRequest(Prompt(100, i), 1));
+  const int64_t num_blocks = stats().blocks;
+  EXPECT_GT(num_blocks, 400);
+  engine_.reset();
+  fs::remove_all(dir_);
+  {
+    const ScopedFault slow("kvdisk.slow", 0, 1000);
+    Restart(0, 1024);
+    for (int32_t i = 0; i < 16; ++i) SubmitAndRun(MakeRequest(Prompt(100, i), 1));
+    EXPECT_EQ(stats().blocks, num_blocks) << "queued";
+    engine_.reset();
+  }
+  Restart(0, 1024);
+  EXPECT_GT(stats().blocks, 0);
+  EXPECT_LT(stats().blocks, num_blocks);
 }
 
 TEST(KvTier, ReadsWhereThatIsFaster) {

@@ -1,9 +1,10 @@
 // FakeExecutor: a StepExecutor over FakeDevice, for tests. Fails a launch where "device.op" is armed, a
 // collection where "device.collect" is, a transfer where "device.copy" is and a recovery where "device.recover" is; after an
 // error it insists on Recover. Where KV blocks are on the device, transfers happen late: as a step that waits for them is
-// launched, or one each time somebody asks.
+// launched, or one each time somebody asks; of groups on the host at once. A block may be larger than what the fake model keeps in it.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -66,20 +67,35 @@ class FakeExecutor final : public StepExecutor {
   }
   bool can_move_blocks() const override { return true; }
   Status ReadBlock(int32_t group, int32_t block, std::span<std::byte> out) override {
-    device_.SaveBlock(group, block, out);
+    device_.SaveBlock(group, block, out.first(UsedBytes(group)));
     return Status::Ok();
   }
   Status WriteBlock(int32_t group, int32_t block, std::span<const std::byte> bytes) override {
-    return device_.LoadBlock(group, block, bytes);
+    return device_.LoadBlock(group, block, bytes.first(UsedBytes(group)));
   }
   Status StartTransfers(std::span<const BlockTransfer> transfers) override {
     CHECK(!failed_) << "a transfer before Recover";
     if (FaultHits("device.copy")) return Failed(DeviceError("injected fault of a transfer"));
     if (!info_.kv_on_device) return StepExecutor::StartTransfers(transfers);
-    transfers_.insert(transfers_.end(), transfers.begin(), transfers.end());
+    int64_t host_bytes[2] = {0, 0};
+    for (const BlockTransfer& transfer : transfers) {
+      const KvGroupInfo& group = info_.kv_groups[static_cast<size_t>(transfer.group)];
+      if (group.on_device) {
+        transfers_.push_back(transfer);
+        continue;
+      }
+      transfers_.push_back(transfer);
+      transfers_.back().host = nullptr;  // it is done
+      RETURN_IF_ERROR(Transfer(transfer));
+      host_bytes[transfer.into_block ? 1 : 0] += group.block_bytes;
+    }
+    for (const int64_t bytes : host_bytes) max_host_bytes_ = std::max(max_host_bytes_, bytes);
     num_transfers_ += static_cast<int64_t>(transfers.size());
     return Status::Ok();
   }
+  int64_t num_transfers() const { return num_transfers_; }
+  // That the host itself copied one way in one call, at most.
+  int64_t max_host_bytes() const { return max_host_bytes_; }
   Result<int64_t> TransfersDone() override {
     if (!transfers_.empty()) RETURN_IF_ERROR(NextTransfer());
     return num_transfers_ - static_cast<int64_t>(transfers_.size());
@@ -89,10 +105,13 @@ class FakeExecutor final : public StepExecutor {
   void SetStepTime(int64_t us) { step_us_ = us; }
 
  private:
+  size_t UsedBytes(int32_t group) const {
+    return static_cast<size_t>(info_.kv_groups[static_cast<size_t>(group)].block_tokens * FakeDevice::kCellBytes);
+  }
   Status NextTransfer() {
     const BlockTransfer transfer = transfers_.front();
     transfers_.pop_front();
-    return Transfer(transfer);
+    return transfer.host == nullptr ? Status::Ok() : Transfer(transfer);
   }
   Status Failed(Status status) {
     failed_ = true;
@@ -104,6 +123,7 @@ class FakeExecutor final : public StepExecutor {
   std::vector<StepResult> results_;  // of the steps in flight, oldest first
   std::deque<BlockTransfer> transfers_;
   double transfer_bytes_per_second_ = 0;
+  int64_t max_host_bytes_ = 0;
   int64_t step_us_ = 0;
   int num_in_flight_ = 0;
   bool failed_ = false;

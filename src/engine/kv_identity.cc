@@ -1,8 +1,12 @@
 #include "engine/kv_identity.h"
 
+#include <elf.h>
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/file.h"
@@ -13,6 +17,7 @@ namespace {
 constexpr int64_t kMaxSampledBytes = 256;
 constexpr int64_t kMaxFetchedBytes = 64 << 10;
 constexpr int64_t kMaxHeadBytes = 64 << 20;
+constexpr uint64_t kMaxNoteBytes = 64 << 10;
 
 class Hash {
  public:
@@ -28,6 +33,46 @@ class Hash {
  private:
   XXH128_hash_t state_ = {};
 };
+
+template <typename T>
+bool ReadOne(const File& file, uint64_t offset, T* out) {
+  return offset <= INT64_MAX && file.ReadAt(static_cast<int64_t>(offset), std::as_writable_bytes(std::span(out, 1))).ok();
+}
+
+// "": there is none.
+std::string BuildIdInNotes(std::string_view notes) {
+  const auto padded = [](uint64_t size) { return (size + 3) / 4 * 4; };
+  Elf64_Nhdr note;
+  while (notes.size() >= sizeof(note)) {
+    std::memcpy(&note, notes.data(), sizeof(note));
+    notes.remove_prefix(sizeof(note));
+    const uint64_t name_bytes = padded(note.n_namesz), bytes = padded(note.n_descsz);
+    if (notes.size() < name_bytes + note.n_descsz) return "";
+    if (note.n_type == NT_GNU_BUILD_ID && notes.substr(0, note.n_namesz) == std::string_view("GNU", 4)) {
+      return std::string(notes.substr(name_bytes, note.n_descsz));
+    }
+    notes.remove_prefix(std::min<uint64_t>(notes.size(), name_bytes + bytes));
+  }
+  return "";
+}
+
+// Of an ELF file, as the linker wrote it: a hash of all that is loaded. "": there is none.
+std::string BuildIdOf(const File& file) {
+  Elf64_Ehdr header;
+  if (!ReadOne(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      header.e_phentsize != sizeof(Elf64_Phdr)) {
+    return "";
+  }
+  for (uint64_t i = 0; i < header.e_phnum; ++i) {
+    Elf64_Phdr segment;
+    if (!ReadOne(file, header.e_phoff + i * sizeof(segment), &segment)) return "";
+    if (segment.p_type != PT_NOTE || segment.p_filesz > kMaxNoteBytes || segment.p_offset > INT64_MAX) continue;
+    std::string notes(segment.p_filesz, '\0');
+    if (!file.ReadAt(static_cast<int64_t>(segment.p_offset), std::as_writable_bytes(std::span(notes))).ok()) return "";
+    if (std::string id = BuildIdInNotes(notes); !id.empty()) return id;
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -58,13 +103,19 @@ Result<std::string> KvOrigin(const std::string& path, const std::string& library
     RETURN_IF_ERROR(file->ReadAt(0, bytes));
     hash.Add(bytes.data(), bytes.size());
   }
-  if (!library.empty()) {
-    ASSIGN_OR_RETURN(const auto file, File::Open(library));
-    for (int64_t offset = 0; offset < file->size(); offset += kMaxHeadBytes) {
-      bytes.resize(static_cast<size_t>(std::min(file->size() - offset, kMaxHeadBytes)));
-      RETURN_IF_ERROR(file->ReadAt(offset, bytes));
-      hash.Add(bytes.data(), bytes.size());
-    }
+  if (library.empty()) return hash.Hex();
+  ASSIGN_OR_RETURN(const auto file, File::Open(library));
+  const int64_t size = file->size();
+  hash.Add(&size, sizeof(size));
+  // The linker's hash of the whole; where there is none it is made here.
+  if (const std::string build_id = BuildIdOf(*file); !build_id.empty()) {
+    hash.Add(build_id);
+    return hash.Hex();
+  }
+  for (int64_t offset = 0; offset < size; offset += kMaxHeadBytes) {
+    bytes.resize(static_cast<size_t>(std::min(size - offset, kMaxHeadBytes)));
+    RETURN_IF_ERROR(file->ReadAt(offset, bytes));
+    hash.Add(bytes.data(), bytes.size());
   }
   return hash.Hex();
 }

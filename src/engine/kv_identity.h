@@ -20,7 +20,8 @@ enum class WeightsSeen {
 Result<std::string> KvIdentity(const std::string& architecture, const TensorSource& source, WeightsSeen seen,
                                const std::string& kv_types, int32_t block_tokens);
 // What else the bits depend on, where another process made them: this program, the library of the GPU's kernels, and the model's
-// configuration. path: a GGUF file or a folder; "": generated. library: "": none.
+// configuration. path: a GGUF file or a folder; "": generated. library: known by its build id, which names all that is in it, or
+// by its bytes where it has none; "": none.
 Result<std::string> KvOrigin(const std::string& path, const std::string& library);
 
 }  // namespace cachalot

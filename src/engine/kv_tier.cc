@@ -14,9 +14,11 @@ namespace {
 constexpr double kShare = 0.5;                    // of the time of computing that reading may take
 constexpr int64_t kFirstPatienceUs = 2'000'000;   // where nothing is known
 constexpr int64_t kReadAheadBytes = 64 << 20;
-// Put into the cache between two steps, while others run: copied by the host, in front of the step, or beside the one in flight.
-constexpr int64_t kBytesBesideSteps = 8 << 20, kBytesBesideDeviceSteps = 256 << 20;
-constexpr int64_t kWaitUs = 5'000, kWaitToSaveUs = 100;
+// Put into the cache between two steps, while others run: by the device beside the one in flight, by the host in front of the next: at
+// 5 GB/s, so much or a twentieth of the last step's time.
+constexpr int64_t kBytesBesideDeviceSteps = 256 << 20, kBytesInFrontOfSteps = 8 << 20, kBytesInUsOfStep = 250;
+constexpr int64_t kWaitUs = 5'000, kWaitToSaveUs = 100'000;
+constexpr int64_t kWaitForDeviceUs = 100;         // which nobody tells of
 constexpr int64_t kRateAgeUs = 30'000'000;        // a read rate that is older is no longer believed
 constexpr double kRateMemory = 0.9;
 constexpr int32_t kLeastPromptTokens = 16;
@@ -102,8 +104,9 @@ Status KvTier::Seek() {
   while (Sequence* seq = scheduler_->NextToSeek()) LookUp(seq);
   MoveArrived();
   for (size_t i = promotions_.size(); i-- > 0;) {
-    if (now_us < promotions_[i].end_us) continue;
-    ++Counts(false)->given_up;
+    const Promotion& late = promotions_[i];
+    if (now_us < late.end_us) continue;
+    ++Counts(late.pieces[late.num_moved].from_host)->given_up;  // by what it waits for
     End(i);
   }
   StartReads();
@@ -227,15 +230,21 @@ void KvTier::TakeDone() {
   }
 }
 
+int64_t KvTier::HostRoom() const {
+  if (scheduler_->num_running() == 0) return std::numeric_limits<int64_t>::max();
+  return std::max(kBytesInFrontOfSteps, kBytesInUsOfStep * last_step_us_);
+}
+
 // In order: nothing stands on what is not there.
 void KvTier::MoveArrived() {
-  int64_t room = std::numeric_limits<int64_t>::max();
-  if (scheduler_->num_running() > 0) room = executor_->info().kv_on_device ? kBytesBesideDeviceSteps : kBytesBesideSteps;
+  int64_t device_room = scheduler_->num_running() > 0 ? kBytesBesideDeviceSteps : std::numeric_limits<int64_t>::max();
+  int64_t host_room = HostRoom();
   for (Promotion& promotion : promotions_) {
-    while (room > 0 && promotion.num_moved < promotion.pieces.size()) {
+    while (promotion.num_moved < promotion.pieces.size()) {
       const Piece& piece = promotion.pieces[promotion.num_moved];
-      if (piece.host == kNoBlock) break;
       const int32_t group = piece.what.group;
+      int64_t& room = IsOnDevice(group) ? device_room : host_room;
+      if (piece.host == kNoBlock || room <= 0) break;
       const int32_t block = scheduler_->Restore(piece.what, promotion.seq->spec.keep);
       if (block != kNoBlock) {
         batch_.push_back({.group = group, .block = block, .into_block = true, .host = host_.Bytes(group, piece.host).data()});
@@ -277,13 +286,18 @@ KvTier::Promotion* KvTier::FindPromotion(uint64_t id) {
   return found == promotions_.end() ? nullptr : &*found;
 }
 
-// Promotions wait for the disk only; what is being saved can be asked for again soon.
+// Promotions wait for the disk only.
 void KvTier::Wait() {
   if (disk_ != nullptr && transfers_.empty()) disk_->WaitForDone(IsAwaited() ? kWaitUs : kWaitToSaveUs);
-  else std::this_thread::sleep_for(std::chrono::microseconds(kWaitToSaveUs));
+  else std::this_thread::sleep_for(std::chrono::microseconds(kWaitForDeviceUs));
+}
+
+void KvTier::Wake() {
+  if (disk_ != nullptr) disk_->Wake();
 }
 
 void KvTier::ObserveStep(int32_t prompt_tokens, int32_t decode_tokens, int64_t step_us) {
+  last_step_us_ = step_us;
   if (prompt_tokens < kLeastPromptTokens || prompt_tokens < 4 * decode_tokens || step_us <= 0) return;
   step_tokens_ = step_tokens_ * kRateMemory + prompt_tokens;
   step_seconds_ = step_seconds_ * kRateMemory + static_cast<double>(step_us) * 1e-6;

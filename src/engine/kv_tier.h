@@ -47,7 +47,7 @@ class KvTier {
  public:
   // Executor, scheduler and clock outlive it.
   static Result<std::unique_ptr<KvTier>> Open(const KvTierOptions& options, StepExecutor* executor, Scheduler* scheduler, const Clock* clock);
-  // What is under way to the disk is written.
+  // What is on its way to the disk is written, as far as that takes two seconds.
   ~KvTier();
 
   // Before a plan: takes what has ended, saves what has become known, looks newcomers up and brings what they need. An error is
@@ -57,8 +57,10 @@ class KvTier {
   bool IsAwaited() const { return !promotions_.empty(); }
   // Something is under way.
   bool HasWork() const { return IsAwaited() || !transfers_.empty() || !published_.empty() || !unwritten_.empty(); }
-  // There is nothing else to do: until something has ended, or some milliseconds.
+  // There is nothing else to do: until something has ended, or Wake, or some milliseconds.
   void Wait();
+  // From any thread: whoever waits goes on.
+  void Wake();
   // The time that a step took, if it was one of prompts.
   void ObserveStep(int32_t prompt_tokens, int32_t decode_tokens, int64_t step_us);
   // The sequence is about to be removed.
@@ -100,15 +102,19 @@ class KvTier {
   KvTier(const KvTierOptions& options, HostMemory memory, std::vector<KvGroupInfo> groups, StepExecutor* executor, Scheduler* scheduler,
          const Clock* clock);
   int64_t BlockBytes(int32_t group) const { return executor_->info().kv_groups[static_cast<size_t>(group)].block_bytes; }
+  bool IsOnDevice(int32_t group) const { return executor_->info().kv_groups[static_cast<size_t>(group)].on_device; }
   static uint64_t TagOf(int32_t group, int32_t host) { return static_cast<uint64_t>(group) << 32 | static_cast<uint32_t>(host); }
   static uint64_t NumberOf(const TierBlock& block) { return block.key.low ^ static_cast<uint64_t>(block.group) << 56; }
   bool IsCached(const TierBlock& block) const { return scheduler_->blocks().pool(block.group).index()->Find(block.key) != kNoBlock; }
+  // What the host itself may copy between two steps, each way, so that nobody waits long.
+  int64_t HostRoom() const;
   KvTierStats* Counts(bool host) { return &counted_[host && has_host_ ? 0 : 1]; }
 
   // From the cache downwards (kv_tier_save.cc).
   Status TakeTransfers();
   void Save();
   bool SaveBlock(const PublishedBlock& block);
+  void CountRefused(const TierBlock& what);
   void WriteMore();
   void WriteToDisk(const TierBlock& block, int32_t host);
   Status Start();
@@ -141,6 +147,7 @@ class KvTier {
   std::unordered_set<uint64_t> saving_;    // blocks that are copied out
   int64_t num_taken_ = 0;                  // transfers that have ended
   int64_t out_bytes_ = 0;                  // of transfers out of blocks
+  int64_t save_room_ = 0;                  // what the host may still copy out of blocks in front of the next step
   uint64_t generation_ = 0;                // what was being copied out before is void
 
   std::vector<Promotion> promotions_;      // in the order in which they began
@@ -150,6 +157,7 @@ class KvTier {
   uint64_t last_id_ = 0;
   int64_t reading_bytes_ = 0;
   int64_t last_read_us_ = 0;
+  int64_t last_step_us_ = 0;
   double step_tokens_ = 0, step_seconds_ = 0;
   KvTierStats counted_[2];                 // of the host's memory, the disk
 };

@@ -40,11 +40,12 @@ Status KvTier::TakeTransfers() {
 
 void KvTier::Save() {
   WriteMore();
+  save_room_ = HostRoom();
   size_t num_saved = 0;
   while (num_saved < published_.size() && SaveBlock(published_[num_saved])) ++num_saved;
   if (published_.size() - num_saved > kMaxPublished) {
     const size_t num_left_out = published_.size() - num_saved - kMaxPublished;
-    for (size_t i = 0; i < num_left_out && disk_ != nullptr; ++i) disk_->CountRefused();
+    for (size_t i = 0; i < num_left_out; ++i) CountRefused(published_[num_saved + i].what);
     num_saved += num_left_out;
   }
   published_.erase(published_.begin(), published_.begin() + static_cast<ptrdiff_t>(num_saved));
@@ -69,17 +70,25 @@ bool KvTier::SaveBlock(const PublishedBlock& block) {
   if (saving_.contains(NumberOf(block.what))) return true;
   const int32_t from = scheduler_->blocks().pool(group).index()->Find(key);
   if (from == kNoBlock) {  // it has given way
-    if (to_disk) disk_->CountRefused();
+    CountRefused(block.what);
     return true;
   }
   if (out_bytes_ > 0 && out_bytes_ + BlockBytes(group) > kMaxOutBytes) return false;
+  if (!IsOnDevice(group) && save_room_ <= 0) return false;
   const int32_t place = host_.Take(group);
   if (place == kNoBlock) return false;
+  if (!IsOnDevice(group)) save_room_ -= BlockBytes(group);
   out_bytes_ += BlockBytes(group);
   saving_.insert(NumberOf(block.what));
   batch_.push_back({.group = group, .block = from, .into_block = false, .host = host_.Bytes(group, place).data()});
   batched_.push_back({.block = block, .host = place, .into_block = false, .generation = generation_});
   return true;
+}
+
+// It is not, or not everywhere, below.
+void KvTier::CountRefused(const TierBlock& what) {
+  if (has_host_ && host_.Find(what.group, what.key) == kNoBlock) ++counted_[0].refused_blocks;
+  if (disk_ != nullptr && !disk_->Contains(what.group, what.key)) disk_->CountRefused();
 }
 
 // What waits in the host's memory for the disk, which is behind.
@@ -126,9 +135,11 @@ Status KvTier::Start() {
   return status;
 }
 
-// What is under way, for a while.
+// What is under way to the disk, for a while; what is in the host's memory goes with the process.
 void KvTier::Drain() {
   promotions_.clear();  // whose sequences may have gone
+  if (disk_ == nullptr) return;
+  std::erase_if(published_, [this](const PublishedBlock& block) { return disk_->Contains(block.what.group, block.what.key); });
   const int64_t end_us = SteadyClock().NowUs() + kDrainUs;
   while (HasWork() && SteadyClock().NowUs() < end_us) {
     Status status = TakeTransfers();
@@ -137,10 +148,11 @@ void KvTier::Drain() {
     if (status.ok()) status = Start();
     if (!status.ok()) {
       LOG_WARN("KV blocks are not saved: {}", status.ToString());
-      return;
+      break;
     }
     if (HasWork()) Wait();
   }
+  disk_->Finish(std::max<int64_t>(0, end_us - SteadyClock().NowUs()));
 }
 
 }  // namespace cachalot

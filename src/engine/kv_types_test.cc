@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "runtime/kv_store.h"
+
 namespace cachalot {
 namespace {
 
@@ -104,6 +106,61 @@ TEST(KvTypes, WhatDoesNotFitIsRefused) {
   ModelSpec wide = SmallSpec();
   wide.attention.head_dim = 2048;
   EXPECT_THAT(ChooseKv({.type = "k6v8"}, wide).status().message(), HasSubstr("2048"));
+}
+
+// How many tokens fit into the same memory, by the plan that the engine keeps to: scales, planes' alignment, tables and sinks included.
+class KvCapacity : public ::testing::Test {
+ protected:
+  static ModelSpec Llama8B() {
+    ModelSpec spec;
+    spec.num_layers = 32;
+    spec.layers.resize(32);
+    spec.attention.num_q_heads = 32;
+    spec.attention.num_kv_heads = 8;
+    spec.attention.head_dim = 128;
+    return spec;
+  }
+  static ModelSpec V2Lite() {
+    ModelSpec spec;
+    spec.num_layers = 27;
+    spec.layers.resize(27);
+    spec.attention.kind = AttentionKind::kMla;
+    spec.attention.num_q_heads = 16;
+    spec.attention.kv_lora_rank = 512;
+    spec.attention.nope_dim = 128;
+    spec.attention.rope_dim = 64;
+    spec.attention.v_dim = 128;
+    return spec;
+  }
+  static int64_t TokensIn(int64_t bytes, const ModelSpec& spec, const KvOptions& kv, bool on_gpu) {
+    KvChoice choice = ChooseKv(kv, spec).value();
+    if (!on_gpu && choice.types.any_quantised()) choice.types.sink_tokens = SinkTokens(4, 16);
+    const auto groups = KvGroups(spec, false, on_gpu ? spec.num_layers : 0, choice.types);
+    KvStoreOptions options{.dtype = choice.plain, .block_tokens = 16, .max_seqs = 64, .max_context = 8192};
+    int64_t fits = 0;
+    for (int64_t step = int64_t{1} << 24; step >= options.block_tokens; step /= 2) {
+      options.capacity_tokens = fits + step;
+      if (KvStore::PlanBytes(groups, options, on_gpu ? DeviceType::kCuda : DeviceType::kCpu) <= bytes) fits += step;
+    }
+    return fits;
+  }
+  static double OfBf16(const ModelSpec& spec, const KvOptions& kv, bool on_gpu) {
+    const int64_t bytes = int64_t{40} << 30;
+    const auto plain = static_cast<double>(TokensIn(bytes, spec, {.type = "bf16"}, on_gpu));
+    return static_cast<double>(TokensIn(bytes, spec, kv, on_gpu)) / plain;
+  }
+};
+
+TEST_F(KvCapacity, SixBitKeysAndEightBitValues) {
+  EXPECT_EQ(TokensIn(int64_t{40} << 30, Llama8B(), {.type = "bf16"}, true) / 8192, 39);  // sequences of 8,192 tokens
+  EXPECT_EQ(TokensIn(int64_t{40} << 30, Llama8B(), {.type = "k6v8"}, true) / 8192, 89);
+  EXPECT_GE(OfBf16(Llama8B(), {.type = "k6v8"}, true), 2.2);
+  EXPECT_NEAR(OfBf16(Llama8B(), {.type = "k6v8"}, true), 512.0 / 228, 0.01);
+  // Of 576 values the 64 rotary ones stay as they are: 1,152 bytes to 528. With fewer scales it is more than 2.2.
+  EXPECT_NEAR(OfBf16(V2Lite(), {.type = "k6v8"}, true), 1152.0 / 528, 0.01);
+  EXPECT_GE(OfBf16(V2Lite(), {.type = "k6v8", .group = "128"}, true), 2.2);
+  // On the CPU the sinks take their share.
+  EXPECT_NEAR(OfBf16(Llama8B(), {.type = "k6v8"}, false), 2.16, 0.02);
 }
 
 TEST(KvTypes, PairsOfLlamaCpp) {

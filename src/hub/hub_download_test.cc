@@ -340,6 +340,18 @@ TEST_F(HubDownloadTest, SilentServersAreSpokenOf) {
   EXPECT_THAT(notes_, testing::Contains(line));
 }
 
+// Files often lie on another host than the list of them.
+TEST_F(HubDownloadTest, ASilentServerBehindARedirectIsNamed) {
+  stall_timeout_ms_ = 1000;
+  FakeHub other;
+  other.SetHook([](const FakeAsk&, int) { return FakeAnswer{.bytes = "", .pause_ms = 20'000}; });
+  hub_.SetHook([&other](const FakeAsk& ask, int index) -> std::optional<FakeAnswer> {
+    if (index != 0) return std::nullopt;
+    return FakeText(302, "", "Location: " + other.url() + ask.target + "\r\n");
+  });
+  ExpectWhole(Pull());
+  EXPECT_THAT(notes_, testing::ElementsAre("no answer from " + other.url().substr(7) + ", trying again (2 of 4)"));
+}
 
 TEST_F(HubDownloadTest, StoppingKeepsWhatIsThere) {
   hub_.SetHook([&](const FakeAsk& ask, int index) -> std::optional<FakeAnswer> {

@@ -304,6 +304,7 @@ Status HubHttp::Get(const HubRequest& request, const OnHead& on_head, const OnBo
       }
       tls_ = std::move(tls);
     }
+    last_url_ = hop.url;
     std::string location;
     RETURN_IF_ERROR(Exchange(options_, hop, on_head, on_body).Run(hop.url.tls ? &tls_->context : nullptr, &location));
     if (location.empty()) return Status::Ok();

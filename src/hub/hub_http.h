@@ -52,11 +52,14 @@ class HubHttp {
   using OnBody = std::function<Status(std::span<const std::byte> piece)>;
   Status Get(const HubRequest& request, const OnHead& on_head, const OnBody& on_body);
 
+  // What was asked last, behind all redirects so far: whose answer it is, or who gave none.
+  const HubUrl& last_url() const { return last_url_; }
   const HubHttpOptions& options() const { return options_; }
 
  private:
   struct Tls;
   const HubHttpOptions options_;
+  HubUrl last_url_;
   std::unique_ptr<Tls> tls_;  // made when first needed
 };
 

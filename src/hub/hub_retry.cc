@@ -45,8 +45,6 @@ Result<HubSession> HubSession::Open(HubServerOptions options) {
 
 Status HubSession::Run(const std::function<Outcome()>& attempt, const std::string& what) {
   const HubServerOptions& options = *options_;
-  ASSIGN_OR_RETURN(const HubUrl endpoint, ParseHubUrl(options.endpoint));
-  const std::string host = endpoint.Authority();
   for (int32_t tries = 1;; ++tries) {
     Outcome outcome = attempt();
     if (outcome.gained) tries = 1;
@@ -66,7 +64,7 @@ Status HubSession::Run(const std::function<Outcome()>& attempt, const std::strin
     }
     LOG_INFO("{}; again in {} ms", error.message(), pause);
     if (options.on_retry) {
-      const std::string why = answered ? error.message() : fmt::format("no answer from {}", host);
+      const std::string why = answered ? error.message() : fmt::format("no answer from {}", http_->last_url().Authority());
       options.on_retry(fmt::format("{}, trying again ({} of {})", why, tries + 1, options.max_attempts));
     }
     RETURN_IF_ERROR(HubPause(pause, options.http.cancelled));

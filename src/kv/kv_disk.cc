@@ -202,7 +202,16 @@ void KvDisk::TakeDone(std::vector<Done>* done) {
 
 void KvDisk::WaitForDone(int64_t timeout_us) {
   std::unique_lock lock(mutex_);
-  ended_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return !done_.empty(); });
+  ended_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return !done_.empty() || woken_; });
+  woken_ = false;
+}
+
+void KvDisk::Wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  ended_.notify_all();
 }
 
 void KvDisk::Forget() {
@@ -222,7 +231,16 @@ void KvDisk::Forget() {
 
 void KvDisk::Flush() {
   std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return writes_.empty() && reads_.empty() && num_reading_ == 0 && !forget_ && !busy_; });
+  ended_.wait(lock, [this] { return IsIdle(); });
+}
+
+void KvDisk::Finish(int64_t timeout_us) {
+  std::unique_lock lock(mutex_);
+  if (ended_.wait_for(lock, std::chrono::microseconds(timeout_us), [this] { return IsIdle(); })) return;
+  reads_.clear();
+  for (const Job& job : writes_) entries_.erase(job.id);
+  stats_.refused_blocks += static_cast<int64_t>(writes_.size());
+  writes_.clear();
 }
 
 KvTierStats KvDisk::stats() const {

@@ -69,12 +69,15 @@ class KvDisk {
   void StartRead(uint64_t tag, int32_t group, const BlockKey& key, std::span<std::byte> out);
   // What has ended, in no order.
   void TakeDone(std::vector<Done>* done);
-  // Until there is something to take, at most so long.
+  // Until there is something to take, or Wake, at most so long.
   void WaitForDone(int64_t timeout_us);
+  void Wake();
   // Everything of this model is forgotten, on the disk too.
   void Forget();
   // Until all is written that was queued.
   void Flush();
+  // So too, at most so long; then what still waits is refused. Nothing must be written or read afterwards.
+  void Finish(int64_t timeout_us);
 
   KvTierStats stats() const;
 
@@ -123,6 +126,7 @@ class KvDisk {
   // Of the one that writes (kv_disk_io.cc).
   void Run();
   void DoWrite(const Job& job);
+  bool IsIdle() const { return writes_.empty() && reads_.empty() && num_reading_ == 0 && !forget_ && !busy_; }
   bool Append(const Id& id, std::span<const std::byte> payload, Entry* entry);
   bool BeginSegment();
   void EndSegment();
@@ -159,6 +163,7 @@ class KvDisk {
   bool forget_ = false;
   bool busy_ = false;        // the one that writes
   bool stop_ = false;
+  bool woken_ = false;       // whoever waits for what has ended
   int64_t paused_until_us_ = 0;
   KvTierStats stats_;
   // Reads, at one time as many as there are.

@@ -1,5 +1,5 @@
 // KvDisk's thread that writes, when nobody reads. Fault points: "kvdisk.write" (the disk is full), "kvdisk.torn" (it is after
-// half of a record).
+// half of a record), "kvdisk.slow" (20 ms for a block).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -62,10 +62,13 @@ void KvDisk::Run() {
 void KvDisk::DoWrite(const Job& job) {
   Entry entry;
   const auto num_bytes = static_cast<int64_t>(job.bytes.size());
-  const bool written = Append(job.id, job.bytes, &entry);
+  if (FaultHits("kvdisk.slow")) ::usleep(20'000);
+  const bool refused = paused();
+  const bool written = !refused && Append(job.id, job.bytes, &entry);
   const std::lock_guard lock(mutex_);
   writing_ = nullptr;
   queued_bytes_ -= num_bytes;
+  stats_.refused_blocks += refused;
   done_.push_back({.tag = job.tag, .is_read = false, .ok = written});
   if (job.generation != generation_) return;
   const auto found = entries_.find(job.id);

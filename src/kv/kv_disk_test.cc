@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "base/fault.h"
 
@@ -414,6 +415,35 @@ TEST_F(KvDiskTest, ForeignFiles) {
   EXPECT_TRUE(Read(1, 1));
   EXPECT_FALSE(Read(0, 2));
   EXPECT_TRUE(Read(1, 3));
+}
+
+TEST_F(KvDiskTest, WhoWaitsCanBeWoken) {
+  Open();
+  std::thread waits([this] { disk_->WaitForDone(int64_t{3'600'000'000}); });
+  disk_->Wake();
+  waits.join();
+}
+
+TEST_F(KvDiskTest, AnEndInAHurryRefusesWhatWaits) {
+  Open();
+  WriteMany(0, 10);
+  {
+    const ScopedFault slow("kvdisk.slow", 0, 1000);
+    for (uint64_t n = 10; n < 210; ++n) ASSERT_TRUE(Write(static_cast<int32_t>(n % 2), n));
+    disk_->Finish(0);
+    EXPECT_GT(disk_->stats().refused_blocks, 0);
+    EXPECT_FALSE(disk_->Contains(1, Key(209)));
+  }
+  const int64_t refused = disk_->stats().refused_blocks;
+  Open();
+  EXPECT_EQ(disk_->stats().blocks, 210 - refused);
+  EXPECT_EQ(CountReadable(0, 210), 210 - refused);
+  // With time it is a flush.
+  for (uint64_t n = 300; n < 310; ++n) ASSERT_TRUE(Write(0, n));
+  disk_->Finish(60'000'000);
+  EXPECT_EQ(disk_->stats().refused_blocks, 0);
+  Open();
+  EXPECT_EQ(disk_->stats().blocks, 220 - refused);
 }
 
 TEST_F(KvDiskTest, AQueueThatIsFullRefuses) {

@@ -20,6 +20,7 @@ struct KvGroupInfo {
   // window. So the first blocks of a sequence can be of another type than those behind them.
   int32_t first_token = 0;
   int32_t end_token = std::numeric_limits<int32_t>::max();
+  bool on_device = false;  // blocks lie in a device's memory, and copies of them run beside the steps
 
   // Whether entry `index` of a block table holds a block.
   bool Keeps(int32_t index) const {

@@ -19,7 +19,7 @@ struct KvTierStats {
   int64_t written_bytes = 0;
   int64_t read_blocks = 0;
   int64_t read_bytes = 0;
-  int64_t refused_blocks = 0;     // not written: the disk does not keep up, or refused the last time
+  int64_t refused_blocks = 0;     // not written: the disk, or the copy, does not keep up, or the disk refused the last time
   int64_t evicted_blocks = 0;     // made place
   int64_t unreadable_blocks = 0;  // were there and are not what was written, or could not be read
   int64_t write_errors = 0;

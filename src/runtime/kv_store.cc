@@ -73,7 +73,8 @@ Result<KvStore> KvStore::Allocate(const std::vector<KvGroupSpec>& groups, const 
                             .block_bytes = block_bytes,
                             .num_swap_blocks = static_cast<int32_t>(num_swap_blocks),
                             .first_token = group.first_token,
-                            .end_token = group.end_token});
+                            .end_token = group.end_token,
+                            .on_device = on_gpu});
     store.bindings_.push_back({.pool = pool,
                                .dtype = options.dtype,
                                .planes = group.Planes(options.block_tokens),

@@ -52,8 +52,8 @@ EngineLoop::EngineLoop(Engine* engine, const ExecutorInfo& info, ServerMetrics* 
   snapshot_.kv_groups = info.kv_groups;
   snapshot_.kv_identity = info.kv_identity;
   snapshot_.max_seqs = info.max_seqs;
-  snapshot_.stats = engine->stats();
   progress_us_ = SteadyNowUs();
+  ShowStats();
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -90,7 +90,7 @@ uint64_t EngineLoop::Submit(Request request, std::unique_ptr<EventSink> sink) {
     }
   }
   if (ended.ok()) {
-    wake_.notify_one();
+    Wake();
     return ticket;
   }
   live_.fetch_sub(num_choices);
@@ -112,7 +112,7 @@ void EngineLoop::Cancel(uint64_t ticket) {
     if (stop_) return;
     commands_.push_back({ticket, {}, nullptr, nullptr});
   }
-  wake_.notify_one();
+  Wake();
 }
 
 bool EngineLoop::Post(Task task) {
@@ -121,7 +121,7 @@ bool EngineLoop::Post(Task task) {
     if (stop_ || !failure_.ok()) return false;
     commands_.push_back({0, {}, nullptr, std::move(task)});
   }
-  wake_.notify_one();
+  Wake();
   return true;
 }
 
@@ -130,7 +130,7 @@ void EngineLoop::CancelAll() {
     const std::lock_guard lock(mutex_);
     cancel_all_ = true;
   }
-  wake_.notify_one();
+  Wake();
 }
 
 void EngineLoop::Stop() {
@@ -138,8 +138,14 @@ void EngineLoop::Stop() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  wake_.notify_one();
+  Wake();
   if (thread_.joinable()) thread_.join();
+}
+
+// The loop waits here, or the engine for its tiers.
+void EngineLoop::Wake() {
+  wake_.notify_one();
+  engine_->Wake();
 }
 
 Status EngineLoop::Health() const {

@@ -125,6 +125,7 @@ class EngineLoop {
     std::vector<TicketChoice> others;
   };
 
+  void Wake();
   void Run();
   bool TakeCommands(std::vector<Command>* commands);
   void Accept(Command command);

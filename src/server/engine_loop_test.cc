@@ -51,11 +51,14 @@ class ScriptedEngine final : public Engine {
     }
     return Status::Ok();
   }
+  void Wake() override { ++num_wakes; }
   const EngineStats& stats() const override { return stats_; }
+  EngineStats* mutable_stats() { return &stats_; }
   const StepResult& last_result() const override { return result_; }
 
   std::atomic<bool> stall{false};
   std::atomic<bool> broken{false};
+  std::atomic<int> num_wakes{0};
   std::counting_semaphore<> hold{0};
 
  private:
@@ -115,6 +118,32 @@ TEST_F(EngineLoopTest, EveryChoiceEndsOnce) {
   EXPECT_EQ(tokens_, 11);
   EXPECT_EQ(loop_->live(), 0);
   EXPECT_TRUE(Eventually([&] { return metrics_->generation_tokens->value() == 11u; })) << "counted behind the step's events";
+}
+
+// What is so before the first step is shown before it.
+TEST_F(EngineLoopTest, TiersAreThereFromTheStart) {
+  engine_.mutable_stats()->kv_host = {.present = true, .blocks = 2};
+  engine_.mutable_stats()->kv_disk = {.present = true, .blocks = 3};
+  Start({});
+  EXPECT_EQ(registry_.AddGauge("cachalot:kv_host_blocks", "")->value(), 2);
+  EXPECT_EQ(registry_.AddGauge("cachalot:kv_disk_blocks", "")->value(), 3);
+  EXPECT_EQ(loop_->GetSnapshot().stats.kv_disk.blocks, 3);
+}
+
+// An engine may wait for its tiers within a step.
+TEST_F(EngineLoopTest, WhatComesInWakesTheEngine) {
+  Start({});
+  const auto wakes = [this](const std::function<void()>& call) {
+    const int before = engine_.num_wakes;
+    call();
+    return engine_.num_wakes > before;
+  };
+  uint64_t ticket = 0;
+  EXPECT_TRUE(wakes([&] { ticket = Ask(1000000); }));
+  EXPECT_TRUE(wakes([&] { loop_->Cancel(ticket); }));
+  EXPECT_TRUE(wakes([&] { loop_->Post([](Engine*) { return [] {}; }); }));
+  EXPECT_TRUE(wakes([&] { loop_->CancelAll(); }));
+  EXPECT_TRUE(wakes([&] { loop_->Stop(); }));
 }
 
 TEST_F(EngineLoopTest, TheQueueIsBounded) {

@@ -152,7 +152,9 @@ constexpr TierCounter kHostCounters[] = {
     {"cachalot:kv_host_promoted_blocks_total", "Of them, those that were copied to the device.", &KvTierStats::promoted_blocks},
     {"cachalot:kv_host_promotions_total", "Requests for which some were.", &KvTierStats::promotions},
     {"cachalot:kv_host_declined_total", "Requests for which computing was the faster way.", &KvTierStats::declined},
+    {"cachalot:kv_host_given_up_total", "Promotions that took too long.", &KvTierStats::given_up},
     {"cachalot:kv_host_written_bytes_total", "Bytes of KV blocks copied from the device.", &KvTierStats::written_bytes},
+    {"cachalot:kv_host_refused_blocks_total", "KV blocks that gave way on the device before they were copied.", &KvTierStats::refused_blocks},
     {"cachalot:kv_host_evicted_blocks_total", "KV blocks in the host's memory that gave way.", &KvTierStats::evicted_blocks},
 };
 constexpr TierGauge kDiskGauges[] = {

@@ -206,10 +206,11 @@ Result<QuantizeReport> PlanQuantize(const QuantizeRequest& request) {
   return std::move(plan.report);
 }
 
-Result<QuantizeReport> Quantize(const QuantizeRequest& request, const QuantizeProgress& progress) {
+Result<QuantizeReport> Quantize(const QuantizeRequest& request, const QuantizeProgress& progress, const QuantizePlanned& planned) {
   const std::string inputs[] = {request.in, request.importance};
   RETURN_IF_ERROR(CheckOutput("OUT.gguf", request.out, inputs));
   ASSIGN_OR_RETURN(Plan plan, MakePlan(request));
+  if (planned) planned(plan.report);
   GgufWriter gguf;
   SetMetadata(plan, request, &gguf);
   for (size_t i = 0; i < plan.types.size(); ++i) {

@@ -39,6 +39,8 @@ Result<QuantizeReport> PlanQuantize(const QuantizeRequest& request);
 
 // Called now and then with the bytes written so far and in all; false stops the work (kCancelled).
 using QuantizeProgress = std::function<bool(int64_t done_bytes, int64_t total_bytes)>;
-Result<QuantizeReport> Quantize(const QuantizeRequest& request, const QuantizeProgress& progress);
+// Told what PlanQuantize would say, before anything is written.
+using QuantizePlanned = std::function<void(const QuantizeReport& report)>;
+Result<QuantizeReport> Quantize(const QuantizeRequest& request, const QuantizeProgress& progress, const QuantizePlanned& planned = nullptr);
 
 }  // namespace cachalot

@@ -150,8 +150,15 @@ TEST_F(QuantizeTest, PlanSaysWhatIsWritten) {
   WriteModel(SmallModel());
   for (const QuantizeRecipe& recipe : AllQuantizeRecipes()) {
     SCOPED_TRACE(recipe.name);
-    const auto planned = PlanQuantize(Request(recipe.name)), done = Quantize(Request(recipe.name), nullptr);
+    const auto planned = PlanQuantize(Request(recipe.name));
+    int64_t told_bytes = 0;
+    std::filesystem::remove(Path("out.gguf"));
+    const auto done = Quantize(Request(recipe.name), nullptr, [&](const QuantizeReport& report) {
+      told_bytes = report.to_bytes;
+      EXPECT_FALSE(std::filesystem::exists(Path("out.gguf"))) << "before anything is written";
+    });
     ASSERT_TRUE(planned.ok() && done.ok()) << done.status().ToString();
+    EXPECT_EQ(told_bytes, planned->to_bytes);
     EXPECT_EQ(planned->to_bytes, done->to_bytes);
     const auto file = GgufFile::Open(Path("out.gguf")).value();
     int64_t bytes = 0;

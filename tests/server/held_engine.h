@@ -60,6 +60,7 @@ class HeldEngine final : public Engine {
     }
     return engine_->Step();
   }
+  void Wake() override { engine_->Wake(); }
   bool HasWork() const override { return engine_->HasWork(); }
   int32_t PinPrefix(std::span<const int32_t> prompt_ids, const std::string& cache_salt, bool pinned) override {
     return engine_->PinPrefix(prompt_ids, cache_salt, pinned);

@@ -413,6 +413,7 @@ class Lifecycle(unittest.TestCase):
             for ending in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
                 served = Served(*args)
                 disk = served.json("GET", "/v1/cachalot/cache")[1]["disk"]
+                self.assertEqual(served.metric("cachalot:kv_disk_blocks"), disk["blocks"])
                 _, answer = served.json("POST", "/v1/completions", body)
                 texts.append(answer["choices"][0]["text"])
                 cached = answer["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0)

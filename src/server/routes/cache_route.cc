@@ -93,10 +93,10 @@ void CacheStateRoute(ServerContext* context, const std::shared_ptr<Exchange>& ex
   std::string tiers;
   if (const KvTierStats& host = stats.kv_host; host.present) {
     tiers += fmt::format(",\"host\":{{\"blocks\":{},\"bytes\":{},\"max_bytes\":{},\"hit_blocks\":{},\"promoted_blocks\":{},\"promotions\":{},"
-                         "\"declined\":{},\"written_bytes\":{},\"evicted_blocks\":{},\"read_bytes_per_second\":{:.0f},"
+                         "\"declined\":{},\"given_up\":{},\"written_bytes\":{},\"refused_blocks\":{},\"evicted_blocks\":{},\"read_bytes_per_second\":{:.0f},"
                          "\"prefill_tokens_per_second\":{:.1f}}}",
-                         host.blocks, host.bytes, host.max_bytes, host.hit_blocks, host.promoted_blocks, host.promotions, host.declined,
-                         host.written_bytes, host.evicted_blocks, host.read_bytes_per_second, host.prefill_tokens_per_second);
+                         host.blocks, host.bytes, host.max_bytes, host.hit_blocks, host.promoted_blocks, host.promotions, host.declined, host.given_up,
+                         host.written_bytes, host.refused_blocks, host.evicted_blocks, host.read_bytes_per_second, host.prefill_tokens_per_second);
   }
   if (const KvTierStats& disk = stats.kv_disk; disk.present) {
     tiers += fmt::format(",\"disk\":{{\"blocks\":{},\"bytes\":{},\"max_bytes\":{},\"hit_blocks\":{},\"promoted_blocks\":{},\"promotions\":{},"
