@@ -52,15 +52,19 @@ Result<QuantizeReport> Run(const QuantizeRequest& request) {
   const bool show = ::isatty(STDERR_FILENO) != 0;
   const auto start = std::chrono::steady_clock::now();
   double last_shown = 0;
-  auto report = Quantize(request, [&](int64_t done, int64_t total) {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (show && seconds - last_shown > 0.2) {
-      last_shown = seconds;
-      PrintNote(fmt::format("\r{:.1f} of {:.1f} MB, {:.0f} s   ", static_cast<double>(done) / 1e6,
-                            static_cast<double>(total) / 1e6, seconds));
-    }
-    return !stop.interrupted();
-  }, Warn);
+  auto report = Quantize(
+      request,
+      [&](int64_t done, int64_t total) {
+        const double seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        if (show && seconds - last_shown > 0.2) {
+          last_shown = seconds;
+          PrintNote(fmt::format("\r{:.1f} of {:.1f} MB, {:.0f} s   ", static_cast<double>(done) / 1e6,
+                                static_cast<double>(total) / 1e6, seconds));
+        }
+        return !stop.interrupted();
+      },
+      Warn);
   if (show) PrintNote("\r\x1b[K");
   return report;
 }

@@ -1,4 +1,5 @@
-// The KV tiers under an engine, and trouble: of the disk, of the device, of the process, with the host's memory in between and without.
+// The KV tiers under an engine, and trouble: of the disk, of the device, of the process, with the host's
+// memory in between and without.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -16,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Many at once, with what is cancelled, what wants all positions, and a disk whose reads and writes fail now and then:
-// every answer is right.
+// Many at once, with what is cancelled, what wants all positions, and a disk whose reads and writes fail now
+// and then: every answer is right.
 TEST_F(EngineTierTest, TroubleChangesNoAnswer) {
   for (int32_t round = 0; round < 48; ++round) {
     const int32_t depth = round % 2;
@@ -61,7 +62,8 @@ TEST_F(EngineTierTest, AnErrorOfTheDeviceLeavesTheDisk) {
   EXPECT_EQ(got->num_cached_tokens, 48);
 }
 
-// A device that fails while blocks are copied ends the requests of its steps, and nothing that is wrong is kept.
+// A device that fails while blocks are copied ends the requests of its steps, and nothing that is wrong is
+// kept.
 TEST_F(EngineTierTest, ACopyThatFails) {
   on_device_ = true;
   host_blocks_ = 100;
@@ -74,8 +76,10 @@ TEST_F(EngineTierTest, ACopyThatFails) {
       const Request request = MakeRequest(Prompt(60, (i * 7 + round) % 6), 8);
       const auto one = Submit(request), two = SubmitAndRun(request);
       for (const auto& got : {one, two}) {
-        if (got->reason == FinishReason::kError) ++num_failed;
-        else ExpectSame(*got, Expected(request));
+        if (got->reason == FinishReason::kError)
+          ++num_failed;
+        else
+          ExpectSame(*got, Expected(request));
       }
     }
     ExpectNothingHeld();
@@ -101,7 +105,8 @@ TEST_F(EngineTierTest, AnErrorOfTheDeviceLeavesTheHost) {
   EXPECT_EQ(host().promotions, 1);
 }
 
-// Of the files nothing wrong is served: each with a disk alone, and with the host's memory between it and a device.
+// Of the files nothing wrong is served: each with a disk alone, and with the host's memory between it and a
+// device.
 class EngineTierFilesTest : public EngineTierTest, public ::testing::WithParamInterface<bool> {
  protected:
   static constexpr int32_t kPrompts = 12;
@@ -153,7 +158,9 @@ class EngineTierFilesTest : public EngineTierTest, public ::testing::WithParamIn
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  static void Put(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary | std::ios::trunc) << text; }
+  static void Put(const fs::path& path, const std::string& text) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+  }
 };
 
 TEST_P(EngineTierFilesTest, KilledWhileItWrites) {
@@ -165,7 +172,8 @@ TEST_P(EngineTierFilesTest, KilledWhileItWrites) {
           Restart(round % 2, 40);
           for (int32_t i = 0;; ++i) {
             // New ones all the time, so that it never has nothing to write.
-            const Request request = MakeRequest(Prompt(58, i % 2 == 0 ? (i / 2) % kPrompts : 100 * round + i), 8);
+            const Request request =
+                MakeRequest(Prompt(58, i % 2 == 0 ? (i / 2) % kPrompts : 100 * round + i), 8);
             SubmitAndRun(request);
             if (i == 6 && ::write(ready, "x", 1) != 1) ::_exit(1);
           }
@@ -230,7 +238,8 @@ TEST_P(EngineTierFilesTest, FlippedBits) {
   for (int32_t round = 0; round < 30; ++round) {
     for (const fs::path& path : Segments()) fs::remove(path);
     for (auto [path, bytes] : good) {
-      for (int32_t i = 0; i < 10; ++i) bytes[256 + rng() % (bytes.size() - 256)] ^= static_cast<char>(1 << rng() % 8);
+      for (int32_t i = 0; i < 10; ++i)
+        bytes[256 + rng() % (bytes.size() - 256)] ^= static_cast<char>(1 << rng() % 8);
       Put(path, bytes);
     }
     Restart(round % 2, 40);
@@ -262,7 +271,8 @@ TEST_P(EngineTierFilesTest, ForeignFiles) {
   for (char& c : noise) c = static_cast<char>(rng());
   Put(dir_ / "kv-0000000000000100.segment", noise);
   Put(dir_ / "kv-0000000000000101.segment", "");
-  Put(dir_ / "kv-0000000000000102.segment", ours.substr(0, 256) + other.substr(256));  // the other's records as ours
+  Put(dir_ / "kv-0000000000000102.segment",
+      ours.substr(0, 256) + other.substr(256));  // the other's records as ours
   Put(dir_ / "kv-0000000000000103.segment", ours.substr(0, 256) + noise);
   Put(dir_ / "notes.txt", "mine");
   fs::create_directory(dir_ / "kv-0000000000000104.segment");

@@ -1,4 +1,5 @@
-// EngineTierTest: the KV tiers under an engine, over a fake device whose answers depend on what its blocks hold.
+// EngineTierTest: the KV tiers under an engine, over a fake device whose answers depend on what its blocks
+// hold.
 #pragma once
 
 #include <unistd.h>
@@ -37,7 +38,8 @@ class EngineTierTest : public EngineTest {
     info.kv_on_device = on_device_;
     info_ = info;
     EngineOptions options;
-    options.kv_host_bytes = host_blocks_ * (on_both_sides_ ? kLargeBlock + 8 * FakeDevice::kCellBytes : kBytesOfBlocks);
+    options.kv_host_bytes =
+        host_blocks_ * (on_both_sides_ ? kLargeBlock + 8 * FakeDevice::kCellBytes : kBytesOfBlocks);
     if (has_disk_) options.kv_disk_dir = dir_.string();
     options.kv_disk_bytes = max_bytes_;
     options.clock = &clock_;  // a slow disk is waited for
@@ -53,7 +55,7 @@ class EngineTierTest : public EngineTest {
   std::filesystem::path dir_;
   int64_t max_bytes_ = 1 << 20;
   bool has_disk_ = true;
-  bool on_device_ = false;   // then copies are late
+  bool on_device_ = false;  // then copies are late
   bool on_both_sides_ = false;
   int64_t host_blocks_ = 0;  // of each group; 0: no tier in the host's memory
   ManualClock clock_;

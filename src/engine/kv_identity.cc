@@ -36,7 +36,8 @@ class Hash {
 
 template <typename T>
 bool ReadOne(const File& file, uint64_t offset, T* out) {
-  return offset <= INT64_MAX && file.ReadAt(static_cast<int64_t>(offset), std::as_writable_bytes(std::span(out, 1))).ok();
+  return offset <= INT64_MAX &&
+         file.ReadAt(static_cast<int64_t>(offset), std::as_writable_bytes(std::span(out, 1))).ok();
 }
 
 // "": there is none.
@@ -59,16 +60,18 @@ std::string BuildIdInNotes(std::string_view notes) {
 // Of an ELF file, as the linker wrote it: a hash of all that is loaded. "": there is none.
 std::string BuildIdOf(const File& file) {
   Elf64_Ehdr header;
-  if (!ReadOne(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
-      header.e_phentsize != sizeof(Elf64_Phdr)) {
+  if (!ReadOne(file, 0, &header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+      header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_phentsize != sizeof(Elf64_Phdr)) {
     return "";
   }
   for (uint64_t i = 0; i < header.e_phnum; ++i) {
     Elf64_Phdr segment;
     if (!ReadOne(file, header.e_phoff + i * sizeof(segment), &segment)) return "";
-    if (segment.p_type != PT_NOTE || segment.p_filesz > kMaxNoteBytes || segment.p_offset > INT64_MAX) continue;
+    if (segment.p_type != PT_NOTE || segment.p_filesz > kMaxNoteBytes || segment.p_offset > INT64_MAX)
+      continue;
     std::string notes(segment.p_filesz, '\0');
-    if (!file.ReadAt(static_cast<int64_t>(segment.p_offset), std::as_writable_bytes(std::span(notes))).ok()) return "";
+    if (!file.ReadAt(static_cast<int64_t>(segment.p_offset), std::as_writable_bytes(std::span(notes))).ok())
+      return "";
     if (std::string id = BuildIdInNotes(notes); !id.empty()) return id;
   }
   return "";

@@ -23,7 +23,8 @@ void Append(const T& value, std::string* out) {
 std::string Library(const std::string& id, const std::string& body) {
   std::string notes;
   const auto add = [&](uint32_t type, std::string_view name, const std::string& text) {
-    Append(Elf64_Nhdr{static_cast<Elf64_Word>(name.size()), static_cast<Elf64_Word>(text.size()), type}, &notes);
+    Append(Elf64_Nhdr{static_cast<Elf64_Word>(name.size()), static_cast<Elf64_Word>(text.size()), type},
+           &notes);
     notes += name;
     notes.resize((notes.size() + 3) / 4 * 4);
     notes += text;
@@ -51,7 +52,9 @@ std::string Library(const std::string& id, const std::string& body) {
 
 class KvOriginTest : public ::testing::Test {
  protected:
-  void SetUp() override { path_ = fs::path(::testing::TempDir()) / fmt::format("cachalot_kv_origin_{}", ::getpid()); }
+  void SetUp() override {
+    path_ = fs::path(::testing::TempDir()) / fmt::format("cachalot_kv_origin_{}", ::getpid());
+  }
   void TearDown() override { fs::remove(path_); }
   std::string OriginWith(const std::string& library) {
     std::ofstream(path_, std::ios::binary | std::ios::trunc) << library;
@@ -81,7 +84,8 @@ TEST_F(KvOriginTest, WithoutABuildIdItIsItsBytes) {
   }
   // Damaged headers are bytes like any others.
   std::string damaged = Library(std::string(20, 'a'), "kernels");
-  for (const size_t at : {offsetof(Elf64_Ehdr, e_phoff) + 6, sizeof(Elf64_Ehdr) + sizeof(Elf64_Phdr) + offsetof(Elf64_Phdr, p_filesz) + 5,
+  for (const size_t at : {offsetof(Elf64_Ehdr, e_phoff) + 6,
+                          sizeof(Elf64_Ehdr) + sizeof(Elf64_Phdr) + offsetof(Elf64_Phdr, p_filesz) + 5,
                           sizeof(Elf64_Ehdr) + sizeof(Elf64_Phdr) + offsetof(Elf64_Phdr, p_offset) + 4}) {
     std::string bad = damaged;
     bad[at] = static_cast<char>(0x7f);

@@ -108,7 +108,8 @@ TEST(KvTypes, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(ChooseKv({.type = "k6v8"}, wide).status().message(), HasSubstr("2048"));
 }
 
-// How many tokens fit into the same memory, by the plan that the engine keeps to: scales, planes' alignment, tables and sinks included.
+// How many tokens fit into the same memory, by the plan that the engine keeps to: scales, planes' alignment,
+// tables and sinks included.
 class KvCapacity : public ::testing::Test {
  protected:
   static ModelSpec Llama8B() {
@@ -140,7 +141,8 @@ class KvCapacity : public ::testing::Test {
     int64_t fits = 0;
     for (int64_t step = int64_t{1} << 24; step >= options.block_tokens; step /= 2) {
       options.capacity_tokens = fits + step;
-      if (KvStore::PlanBytes(groups, options, on_gpu ? DeviceType::kCuda : DeviceType::kCpu) <= bytes) fits += step;
+      if (KvStore::PlanBytes(groups, options, on_gpu ? DeviceType::kCuda : DeviceType::kCpu) <= bytes)
+        fits += step;
     }
     return fits;
   }
@@ -152,11 +154,13 @@ class KvCapacity : public ::testing::Test {
 };
 
 TEST_F(KvCapacity, SixBitKeysAndEightBitValues) {
-  EXPECT_EQ(TokensIn(int64_t{40} << 30, Llama8B(), {.type = "bf16"}, true) / 8192, 39);  // sequences of 8,192 tokens
+  EXPECT_EQ(TokensIn(int64_t{40} << 30, Llama8B(), {.type = "bf16"}, true) / 8192,
+            39);  // sequences of 8,192 tokens
   EXPECT_EQ(TokensIn(int64_t{40} << 30, Llama8B(), {.type = "k6v8"}, true) / 8192, 89);
   EXPECT_GE(OfBf16(Llama8B(), {.type = "k6v8"}, true), 2.2);
   EXPECT_NEAR(OfBf16(Llama8B(), {.type = "k6v8"}, true), 512.0 / 228, 0.01);
-  // Of 576 values the 64 rotary ones stay as they are: 1,152 bytes to 528. With fewer scales it is more than 2.2.
+  // Of 576 values the 64 rotary ones stay as they are: 1,152 bytes to 528. With fewer scales it is more
+  // than 2.2.
   EXPECT_NEAR(OfBf16(V2Lite(), {.type = "k6v8"}, true), 1152.0 / 528, 0.01);
   EXPECT_GE(OfBf16(V2Lite(), {.type = "k6v8", .group = "128"}, true), 2.2);
   // On the CPU the sinks take their share.

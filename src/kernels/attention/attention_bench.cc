@@ -28,12 +28,15 @@ struct Load {
   int32_t num_seqs, q_len, kv_len;
 };
 constexpr Load kLoads[] = {
-    {"decode/1x512", 1, 1, 512},  {"decode/1x4096", 1, 1, 4096},         {"decode/8x1024", 8, 1, 1024},
-    {"decode/1x2048", 1, 1, 2048}, {"decode/1x8192", 1, 1, 8192},        {"decode/1x32768", 1, 1, 32768},
-    {"decode/8x2048", 8, 1, 2048}, {"decode/8x8192", 8, 1, 8192},        {"decode/8x32768", 8, 1, 32768},
-    {"decode/32x2048", 32, 1, 2048}, {"decode/32x8192", 32, 1, 8192},    {"decode/32x32768", 32, 1, 32768},
-    {"decode/1x131072", 1, 1, 131072}, {"decode/8x131072", 8, 1, 131072}, {"decode/32x131072", 32, 1, 131072},
-    {"prefill/512", 1, 512, 512}, {"prefill/512-of-2048", 1, 512, 2048}, {"prefill/32-of-1024", 1, 32, 1024},
+    {"decode/1x512", 1, 1, 512},           {"decode/1x4096", 1, 1, 4096},
+    {"decode/8x1024", 8, 1, 1024},         {"decode/1x2048", 1, 1, 2048},
+    {"decode/1x8192", 1, 1, 8192},         {"decode/1x32768", 1, 1, 32768},
+    {"decode/8x2048", 8, 1, 2048},         {"decode/8x8192", 8, 1, 8192},
+    {"decode/8x32768", 8, 1, 32768},       {"decode/32x2048", 32, 1, 2048},
+    {"decode/32x8192", 32, 1, 8192},       {"decode/32x32768", 32, 1, 32768},
+    {"decode/1x131072", 1, 1, 131072},     {"decode/8x131072", 8, 1, 131072},
+    {"decode/32x131072", 32, 1, 131072},   {"prefill/512", 1, 512, 512},
+    {"prefill/512-of-2048", 1, 512, 2048}, {"prefill/32-of-1024", 1, 32, 1024},
 };
 
 void Run(benchmark::State& state, const Model& model, const Load& load, DType dtype, const KvScheme& scheme) {
