@@ -14,47 +14,42 @@ inline constexpr int kMlaQueryRows = 2 * kMlaHeads;  // and behind them their re
 inline constexpr int kMlaQueryPanelBytes = kMlaQueryRows * kPanelBytes;
 inline constexpr int kMlaWeightsBytes = kMlaHeads * kPanelBytes;
 
-// The queries of a sequence, scaled for softmax in base 2, kWidth values at a time, and their rests; by all
-// consumers.
-template <typename T, int kWidth>
+__device__ __forceinline__ void StoreShared64(uint32_t shared, uint32_t a, uint32_t b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(shared), "r"(a), "r"(b) : "memory");
+}
+
+// The queries of a sequence, scaled for softmax in base 2, and their rests; by all consumers, each of which
+// has four columns of each panel. Of `heads` 0 all are zeros.
+template <typename T>
 __device__ __forceinline__ void StoreMlaQueries(const AttentionParams& p, int64_t row, int heads,
-                                                uint32_t queries) {
-  constexpr int kUnits = kMlaKeyDim / kWidth;  // of a head
-  constexpr int kBatch = kMlaHeads * kUnits / kMlaConsumers / (4 / kWidth);
-  static_assert(kMlaHeads * kUnits % (kBatch * kMlaConsumers) == 0);
+                                                bool aligned, uint32_t queries) {
+  constexpr int kPanels = kMlaKeyDim / kPanelValues, kThreadsOfHead = kPanelValues / 4;
+  static_assert(kMlaConsumers == kMlaHeads * kThreadsOfHead);
+  const int head = static_cast<int>(threadIdx.x) / kThreadsOfHead;
+  const int column = static_cast<int>(threadIdx.x) % kThreadsOfHead * 4;
+  const float* from = p.q + row * p.q_token_stride + head * p.q_head_stride + column;
+  float4 q[kPanels];
+#pragma unroll
+  for (float4& four : q) four = {0, 0, 0, 0};
+  if (head < heads && aligned) {
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i) q[i] = __ldcg(reinterpret_cast<const float4*>(from + i * kPanelValues));
+  } else if (head < heads) {
+#pragma unroll
+    for (int i = 0; i < kPanels; ++i) {
+      const float* four = from + i * kPanelValues;
+      q[i] = {__ldcg(four), __ldcg(four + 1), __ldcg(four + 2), __ldcg(four + 3)};
+    }
+  }
   const float scale = p.scale * kLog2E;
-#pragma unroll 1
-  for (int first = static_cast<int>(threadIdx.x); first < kMlaHeads * kUnits;
-       first += kBatch * kMlaConsumers) {
-    float q[kBatch][kWidth];
+  const uint32_t to = queries + Swizzled<kPanelBytes>(head, column / 8) + column % 8 * 2;
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int at = first + i * kMlaConsumers, head = at / kUnits;
-#pragma unroll
-      for (float& value : q[i]) value = 0;
-      if (head >= heads) continue;
-      const float* from = p.q + row * p.q_token_stride + head * p.q_head_stride + at % kUnits * kWidth;
-      if constexpr (kWidth == 4) {
-        const float4 four = *reinterpret_cast<const float4*>(from);
-        q[i][0] = four.x, q[i][1] = four.y, q[i][2] = four.z, q[i][3] = four.w;
-      } else {
-        q[i][0] = from[0], q[i][1] = from[1];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int at = first + i * kMlaConsumers, head = at / kUnits, column = at % kUnits * kWidth;
-      const uint32_t panel = queries + column / kPanelValues * kMlaQueryPanelBytes;
-#pragma unroll
-      for (int c = 0; c < kWidth; c += 2) {
-        const float a = q[i][c] * scale, b = q[i][c + 1] * scale;
-        const uint32_t rounded = Pack2(a, b, T{}), in_piece = (column % 8 + c) * 2;
-        const int unit = column % kPanelValues / 8;
-        StoreShared32(panel + Swizzled<kPanelBytes>(head, unit) + in_piece, rounded);
-        StoreShared32(panel + Swizzled<kPanelBytes>(head + kMlaHeads, unit) + in_piece,
-                      PackRest2(a, b, rounded, T{}));
-      }
-    }
+  for (int i = 0; i < kPanels; ++i) {
+    const float a = q[i].x * scale, b = q[i].y * scale, c = q[i].z * scale, d = q[i].w * scale;
+    const uint32_t low = Pack2(a, b, T{}), high = Pack2(c, d, T{});
+    StoreShared64(to + i * kMlaQueryPanelBytes, low, high);
+    StoreShared64(to + i * kMlaQueryPanelBytes + kMlaHeads * kPanelBytes, PackRest2(a, b, low, T{}),
+                  PackRest2(c, d, high, T{}));
   }
 }
 

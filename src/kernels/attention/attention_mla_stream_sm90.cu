@@ -9,10 +9,10 @@
 //
 // Four warps copy tiles of 48 tokens into three slots, two warpgroups attend them in turn: one slot is always
 // on its way. A product has 64 rows all the same, of which the last 16 are of no tile. Work is laid out as in
-// attention_stream.cuh, one block on each SM. A sequence that several blocks attend is folded by them
-// (attention_mla_fold.cuh). Bound: 1152 bytes a token. Of the 2,980 clocks they take for 48 tokens the
-// tensor cores need about 1,350: 36 products of 64 x 32 and 24 of 64 x 16, each as long as it takes to read
-// 64 x 16 latents and the other operand from shared memory.
+// attention_stream.cuh, one block on each SM. A sequence that several blocks attend is folded by a kernel
+// behind (attention_mla_fold_sm90.cu). Bound: 1152 bytes a token. Of the 2,980 clocks they take for 48 tokens
+// the tensor cores need about 1,350: 36 products of 64 x 32 and 24 of 64 x 16, each as long as it takes to
+// read 64 x 16 latents and the other operand from shared memory.
 //
 // What earlier steps wrote is copied before the kernels in front of this one have ended
 // (attention_stream_sm90.cu).
@@ -38,19 +38,21 @@ constexpr int kTokens = 48;  // of a tile
 constexpr int kTileRuns = kTokens / kRun, kTileRows = 64;
 constexpr int kSlots = 3;
 constexpr int kTurns = 2 * kSlots;  // after which a slot is the same warpgroup's again: barriers of their own
+constexpr int kSmBytes = 228 * 1024,
+              kReservedBytes = 1024;  // shared memory of an SM, and what each block costs beside its own
 constexpr int kTilesAtOnce = 32 / kTileRuns;  // whose blocks are looked up
 // Of a warpgroup. Both meet equally often before they meet each other: racecheck loses count else.
 constexpr int kMeetsOfTile = 3;
 constexpr int kPanels = kMlaKeyDim / kPanelValues;
 constexpr int kPanelTileBytes = kTokens * kPanelBytes;
-constexpr int kTileBytes = kPanels * kPanelTileBytes;
-// Products read on behind the last panel.
-constexpr int kSlotBytes = kTileBytes + (kTileRows - kTokens) * kPanelBytes;
+// Products read on behind the last panel: into what follows it.
+constexpr int kSlotBytes = kPanels * kPanelTileBytes;
 constexpr int kThreads = kMlaConsumers + kMlaGroup;
 // Of a thread: at the start, so that a block of the kernel behind this one fits beside it, and then by what
 // the warps do.
-constexpr int kRegisters = 128, kCopierRegisters = 56, kConsumerRegisters = 160;
+constexpr int kRegisters = 128, kCopierRegisters = 64, kConsumerRegisters = 160;
 static_assert(kMlaConsumers * kConsumerRegisters + kMlaGroup * kCopierRegisters <= kThreads * kRegisters);
+constexpr int kDryRows = 4;  // tokens of a step, up to which a block first runs dry (AttendShare)
 constexpr float kSlack = 8;  // by which a score may exceed what is taken for the largest, in units of log2
 static_assert(kTokens % kRun == 0 && kTokens <= kTileRows && kSlotBytes % 1024 == 0);
 
@@ -59,16 +61,15 @@ struct Shared {
   unsigned char slots[kSlots][kSlotBytes];
   union {
     unsigned char queries[kPanels * kMlaQueryPanelBytes];
-    MlaEnd end;  // of a piece, and of the block
+    MlaHand hand;  // at the end of a piece
   };
-  unsigned char weights[2][2][2][kMlaWeightsBytes];  // of a group: of two tiles in turn: [heads][tokens],
-                                                     // rounded, and the rests
-  float largest[2][4][kMlaHeads];                    // of a group's warps
-  float group_m[2][kMlaHeads], warp_l[2][4][kMlaHeads];
+  unsigned char weights[2][2][kMlaWeightsBytes];  // of a group: [heads][tokens], rounded, and the rests
+  float largest[2][4][kMlaHeads];                 // of a group's warps
+  float group_m[2][kMlaHeads], warp_l[2][4][kMlaHeads], inverse_l[kMlaHeads];
   uint64_t full[kTurns], empty[kTurns];
-  MlaCut cuts[2];
 };
-static_assert(sizeof(Shared) <= 227 * 1024);
+// So that a block of the kernel that folds fits beside this one.
+static_assert(sizeof(Shared) + sizeof(MlaFoldMemory) + 2 * kReservedBytes <= kSmBytes);
 
 // The threads of one warpgroup. True for all if it is for any.
 __device__ __forceinline__ bool MeetGroup(int group, bool flag = false) {
@@ -134,26 +135,33 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& 
   }
 }
 
-// Sums of values: o += latents^T weights^T.
+// Sums of values: o += latents^T weights^T, of the group's own half of the columns and of the other's.
 template <typename T>
-__device__ __forceinline__ void AddValues(float (&o)[kMlaBlocks][8], uint32_t tile, uint32_t weights) {
-  const uint64_t a = RowsDescriptor(tile, kPanelTileBytes), b = ColumnsDescriptor(weights);
+__device__ __forceinline__ void AddValues(float (&o)[kMlaBlocks][8], int group, uint32_t tile,
+                                          uint32_t weights) {
+  constexpr int kHalf = kMlaBlocks / 2;
+  const uint64_t own = RowsDescriptor(tile + group * kHalf * kPanelTileBytes, kPanelTileBytes);
+  const uint64_t others = RowsDescriptor(tile + (group ^ 1) * kHalf * kPanelTileBytes, kPanelTileBytes);
+  const uint64_t b = ColumnsDescriptor(weights);
 #pragma unroll
   for (int kk = 0; kk < kTokens / 16; ++kk) {
 #pragma unroll
     for (int block = 0; block < kMlaBlocks; ++block)
       Wgmma<T, 16, false>::MmaTransposed(
-          o[block], Further(a, block * kPanelTileBytes + kk * 16 * kPanelBytes), Further(b, kk * 32), true);
+          o[block],
+          Further(block < kHalf ? own : others, block % kHalf * kPanelTileBytes + kk * 16 * kPanelBytes),
+          Further(b, kk * 32), true);
   }
 }
 
 // One tile at t0, of which positions [begin, end) are visible. Of two passes over the values the second is
 // with the rests of the weights.
 template <typename T>
-__device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t tile, uint32_t weights, int t0,
-                                           int begin, int end, int passes, MlaState* state) {
+__device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t tile, int t0, int begin,
+                                           int end, int passes, bool dry, MlaState* state) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kMlaGroup / 32,
             quad = lane % 4;
+  const uint32_t weights = SharedAddress(shared.weights[group]);
   const uint64_t latents = ColumnsDescriptor(tile),
                  queries = ColumnsDescriptor(SharedAddress(shared.queries));
   float both[16];
@@ -176,16 +184,11 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
       if (at < begin || at >= end || warp >= kTileRuns) score[i] = -CUDART_INF_F;
     }
   }
-  bool exceeds = false;
+  bool exceeds = dry;
 #pragma unroll
   for (int i = 0; i < 8; ++i) exceeds |= score[i] > state->m[i / 4 * 2 + i % 2] + kSlack;
 
-  // Matrix i of a warp's weights: heads 8 (i / 2) .., tokens 8 (i % 2) ..
-  const uint32_t to = weights + Swizzled<kPanelBytes>(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
-  float sum[4];
-  StoreMlaWeights<T>(score, state->m, passes > 1, to, sum);
-  FenceForWgmma();
-  const bool rescaled = MeetGroup(group, exceeds);
+  const bool rescaled = MeetGroup(group, exceeds);  // and all have read the weights of the tile before
   if (rescaled) {
     float top[4];
 #pragma unroll
@@ -213,44 +216,42 @@ __device__ __forceinline__ void AttendTile(Shared& shared, int group, uint32_t t
 #pragma unroll
       for (int i = 0; i < 8; ++i) block[i] *= factor[i / 4 * 2 + i % 2];
     }
-    StoreMlaWeights<T>(score, state->m, passes > 1, to, sum);
-    FenceForWgmma();
-    MeetGroup(group);
   }
+  // Matrix i of a warp's weights: heads 8 (i / 2) .., tokens 8 (i % 2) ..
+  const uint32_t to = weights + Swizzled<kPanelBytes>(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+  float sum[4];
+  StoreMlaWeights<T>(score, state->m, passes > 1, to, sum);
+  FenceForWgmma();
+  MeetGroup(group);
 #pragma unroll
   for (int h = 0; h < 4; ++h) state->l[h] += sum[h];
 
 #pragma unroll 1
   for (int pass = 0; pass < passes; ++pass) {
     WgmmaBegin();
-    AddValues<T>(state->o, tile, weights + pass * kMlaWeightsBytes);
+    AddValues<T>(state->o, group, tile, weights + pass * kMlaWeightsBytes);
     WgmmaCommit();
-    if (pass == 0 && !rescaled) {  // as often for every tile (kMeetsOfTile)
-      MeetGroup(group);
-      MeetGroup(group);
-    }
+    if (pass == 0 && !rescaled) MeetGroup(group);  // as often for every tile (kMeetsOfTile)
     WgmmaWait<0>(state->o);
   }
 }
 
-// The attending warpgroups.
+// The attending warpgroups. `dry`: before they wait for the kernels in front they do all that they will do,
+// with nothing visible and nothing written: what else has run on the SM meanwhile has taken their
+// instructions' place in its caches.
 template <typename T>
 __device__ __forceinline__ void AttendShare(const AttentionParams& p, const AttentionSchedule& s, Walk walk,
-                                            Shared& shared) {
+                                            Shared& shared, bool dry) {
   const int group = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kMlaGroup, 0);
   const bool aligned =
       p.q_token_stride % 4 == 0 && p.q_head_stride % 4 == 0 && reinterpret_cast<uintptr_t>(p.q) % 16 == 0;
   uint32_t taken = 0;  // tiles of the block before the piece
-  uint32_t turns = 0;  // tiles of the group
   Piece piece;
-  WaitForEarlierKernels();
-  while (walk.Next(&piece)) {
+  bool more = walk.Next(&piece);
+  if (!more || !dry) WaitForEarlierKernels();
+  while (more) {
     const int first = piece.begin / kRun * kRun, tiles = (piece.end - first + kTokens - 1) / kTokens;
-    if (aligned) {
-      StoreMlaQueries<T, 4>(p, piece.seq.q_begin, s.group, SharedAddress(shared.queries));
-    } else {
-      StoreMlaQueries<T, 2>(p, piece.seq.q_begin, s.group, SharedAddress(shared.queries));
-    }
+    StoreMlaQueries<T>(p, piece.seq.q_begin, dry ? 0 : s.group, aligned, SharedAddress(shared.queries));
     FenceForWgmma();
     MlaConsumersMeet();
     const int passes =
@@ -264,40 +265,39 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Atte
 #pragma unroll
     for (int h = 0; h < 4; ++h) state.m[h] = -CUDART_INF_F, state.l[h] = 0;
 #pragma unroll 1
-    for (int i = static_cast<int>((group ^ taken) & 1); i < tiles; i += 2, ++turns) {
+    for (int i = dry ? 0 : static_cast<int>((group ^ taken) & 1); i < (dry ? 1 : tiles); i += 2) {
       const uint32_t turn = taken + static_cast<uint32_t>(i);
-      WaitBarrier(SharedAddress(&shared.full[turn % kTurns]), turn / kTurns & 1);
+      if (!dry) WaitBarrier(SharedAddress(&shared.full[turn % kTurns]), turn / kTurns & 1);
       FenceForWgmma();
-      AttendTile<T>(shared, group, SharedAddress(shared.slots[turn % kSlots]),
-                    SharedAddress(shared.weights[group][turns & 1]), first + i * kTokens, piece.begin,
-                    piece.end, passes, &state);
-      Arrive(SharedAddress(&shared.empty[turn % kTurns]));
+      AttendTile<T>(shared, group, SharedAddress(shared.slots[turn % kSlots]), first + i * kTokens,
+                    piece.begin, dry ? piece.begin : piece.end, passes, dry, &state);
+      if (!dry) Arrive(SharedAddress(&shared.empty[turn % kTurns]));
     }
-    if ((group ^ taken) & 1 & tiles) {  // a tile less than the other
+    if (!dry && ((group ^ taken) & 1 & tiles)) {  // a tile less than the other
       for (int i = 0; i < kMeetsOfTile; ++i) MeetGroup(group);
     }
-    taken += static_cast<uint32_t>(tiles);
-    FinishPiece(p, s, piece, &state, shared);
-    MlaConsumersMeet();  // what is in the queries' place has been read
-    if (!piece.whole) AddCut(s, piece, shared.cuts);
-  }
-  MlaConsumersMeet();
-#pragma unroll 1
-  for (const MlaCut& cut : shared.cuts) {
-    if (cut.last >= 0) FoldCut(p, s, cut, &shared.end.fold);
+    FinishPiece(p, s, piece, dry, &state, shared);
+    if (dry) {
+      dry = false;
+      WaitForEarlierKernels();
+    } else {
+      taken += static_cast<uint32_t>(tiles);
+      more = walk.Next(&piece);
+    }
+    if (more) MlaConsumersMeet();  // what is in the queries' place has been read
   }
 }
 
 template <typename T>
 __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ AttentionParams p,
                                                         const SeqSpan* spans,
-                                                        const __grid_constant__ AttentionSchedule s) {
+                                                        const __grid_constant__ AttentionSchedule s,
+                                                        bool dry) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<Shared*>(memory);
   LetNextKernelStart();
   if (threadIdx.x == kMlaConsumers) {
-    for (MlaCut& cut : shared.cuts) cut.last = -1;
     for (int i = 0; i < kTurns; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), kMlaGroup);
       InitBarrier(SharedAddress(&shared.empty[i]), kMlaGroup);
@@ -311,7 +311,7 @@ __global__ __maxnreg__(kRegisters) void MlaStreamKernel(const __grid_constant__ 
     CopyShare<T>(p.kv, walk, shared);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
-    AttendShare<T>(p, s, walk, shared);
+    AttendShare<T>(p, s, walk, shared, dry);
   }
 #endif
 }
@@ -323,7 +323,9 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
   if (CudaStatus failure = AllowSharedBytes(kernel, int64_t{sizeof(Shared)}, "attention MLA stream"))
     return failure;
   LaunchOverlapped<LaunchRole::kAttention>(kernel, schedule.stream_blocks, kThreads, int64_t{sizeof(Shared)},
-                                           exec.stream, params, batch.spans, schedule);
+                                           exec.stream, params, batch.spans, schedule,
+                                           batch.num_rows <= kDryRows);
+  LaunchMlaFold(exec, batch, schedule, params);
   return CudaLaunched("attention MLA stream of %d spans, %d heads", batch.num_spans, params.num_q_heads);
 }
 
