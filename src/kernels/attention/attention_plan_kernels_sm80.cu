@@ -245,11 +245,25 @@ struct LaneScan {
   }
 };
 
-__global__ __launch_bounds__(kFewThreads) void PlanFewKernel(const SeqSpan* spans, int num_spans, AttentionSchedule s, WideSchedule w,
-                                                             bool deterministic) {
+struct FewTask {
+  const SeqSpan* spans;
+  int num_spans;
+  AttentionSchedule s;
+  WideSchedule w;
+};
+struct FewTasks {
+  FewTask of[2];  // a block each
+};
+
+__global__ __launch_bounds__(kFewThreads) void PlanFewKernel(const __grid_constant__ FewTasks tasks, bool deterministic, bool read_early) {
   // As above: only kernels that read the schedule behind their wait may start before this one has ended.
-  if (s.stream_blocks == 0) LetNextKernelStart();
+  if (!read_early) LetNextKernelStart();
   WaitForEarlierKernels();
+  const FewTask& task = tasks.of[blockIdx.x];
+  const SeqSpan* spans = task.spans;
+  const int num_spans = task.num_spans;
+  const AttentionSchedule& s = task.s;
+  const WideSchedule& w = task.w;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const SeqSpan mine = lane < num_spans ? spans[lane] : SeqSpan{};
   const SpanShape shape = ShapeOf(s, mine);
@@ -320,10 +334,33 @@ __global__ __launch_bounds__(kFewThreads) void PlanFewKernel(const SeqSpan* span
 
 }  // namespace
 
+namespace {
+
+bool IsFew(const CudaBatch& batch, const AttentionSchedule& s) {
+  return batch.num_spans <= kFewSpans && int64_t{batch.max_q_len} * s.group <= s.max_split_rows;
+}
+FewTask TaskOf(const CudaBatch& batch, const AttentionSchedule& s, const WideSchedule& w) { return {batch.spans, batch.num_spans, s, w}; }
+
+}  // namespace
+
 void LaunchPlan(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& s, const WideSchedule& w) {
-  const bool few = batch.num_spans <= kFewSpans && int64_t{batch.max_q_len} * s.group <= s.max_split_rows;
-  LaunchOverlapped(few ? &PlanFewKernel : &PlanKernel, 1, few ? kFewThreads : kThreads, 0, exec.stream, batch.spans, batch.num_spans, s, w,
-                   exec.deterministic);
+  if (IsFew(batch, s)) {
+    const FewTask task = TaskOf(batch, s, w);
+    LaunchOverlapped(&PlanFewKernel, 1, kFewThreads, 0, exec.stream, FewTasks{{task, task}}, exec.deterministic, s.stream_blocks > 0);
+  } else {
+    LaunchOverlapped(&PlanKernel, 1, kThreads, 0, exec.stream, batch.spans, batch.num_spans, s, w, exec.deterministic);
+  }
+}
+
+void LaunchPlans(const CudaExec& exec, const PlanTask& first, const PlanTask& second) {
+  if (!IsFew(*first.batch, first.schedule) || !IsFew(*second.batch, second.schedule)) {
+    LaunchPlan(exec, *first.batch, first.schedule, first.wide);
+    LaunchPlan(exec, *second.batch, second.schedule, second.wide);
+    return;
+  }
+  const FewTasks tasks = {{TaskOf(*first.batch, first.schedule, first.wide), TaskOf(*second.batch, second.schedule, second.wide)}};
+  LaunchOverlapped(&PlanFewKernel, 2, kFewThreads, 0, exec.stream, tasks, exec.deterministic,
+                   first.schedule.stream_blocks > 0 || second.schedule.stream_blocks > 0);
 }
 
 }  // namespace cachalot
