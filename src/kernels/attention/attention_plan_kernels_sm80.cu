@@ -60,10 +60,10 @@ __device__ int StreamBlocks(const AttentionSchedule& s, int units, int parts) {
 }
 
 // Splits of a span's tiles; ranges are cut at multiples of `split` from a multiple of `align` on.
-__device__ __forceinline__ int NumSplits(const SpanShape& shape, int split, int align) {
+__device__ __forceinline__ int NumSplits(const AttentionSchedule& s, const SpanShape& shape, int split, int align) {
   if (!shape.split_class || shape.num_tiles == 0) return 0;
   const int num = (shape.end - shape.begin / align * align + split - 1) / split;
-  return shape.num_tiles > kMostCutTiles ? min(num, 1) : num;
+  return shape.num_tiles > s.most_cut_tiles ? min(num, 1) : num;
 }
 
 // The split with which the blocks are done first, when all take about as long for a token: each warp judges one, between
@@ -79,7 +79,7 @@ __device__ int ChooseSplit(const SeqSpan* spans, int num_spans, const AttentionS
   int items = 0, longest = 0;
   for (int i = threadIdx.x % 32; i < num_spans; i += 32) {
     const SpanShape shape = ShapeOf(s, spans[i]);
-    const int num_splits = NumSplits(shape, split, kSplitAlign);
+    const int num_splits = NumSplits(s, shape, split, kSplitAlign);
     if (num_splits == 0) continue;
     items += num_splits * shape.num_tiles;
     longest = max(longest, num_splits > 1 ? split : shape.end - shape.begin);
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
     const int i = base + static_cast<int>(threadIdx.x);
     const SpanShape shape = i < num_spans ? ShapeOf(s, spans[i]) : SpanShape{true, 0, 0, 0};
     const bool split_class = shape.split_class && shape.num_tiles > 0;
-    int num_splits = NumSplits(shape, split, align);
+    int num_splits = NumSplits(s, shape, split, align);
     int total = 0;
     const int wanted = num_splits > 1 ? num_splits * shape.num_tiles : 0;
     const int first_partial = partials + BlockExclusiveScan<kThreads>(wanted, &total, scratch);
@@ -219,7 +219,7 @@ __device__ __forceinline__ int ChooseSplitByLanes(const SpanShape& mine, int num
 #pragma unroll 1
   for (int i = 0; i < num_spans; ++i) {
     SpanShape shape = {true, __shfl_sync(kAllLanes, mine.num_tiles, i), __shfl_sync(kAllLanes, mine.begin, i), __shfl_sync(kAllLanes, mine.end, i)};
-    const int num_splits = NumSplits(shape, split, kSplitAlign);
+    const int num_splits = NumSplits(s, shape, split, kSplitAlign);
     if (num_splits == 0) continue;
     items += num_splits * shape.num_tiles;
     longest = max(longest, num_splits > 1 ? split : shape.end - shape.begin);
@@ -269,7 +269,7 @@ __global__ __launch_bounds__(kFewThreads) void PlanFewKernel(const __grid_consta
   const SpanShape shape = ShapeOf(s, mine);
   const int split = deterministic ? kFixedSplit : ChooseSplitByLanes(shape, num_spans, s);
   const int align = deterministic ? kFixedSplit : kSplitAlign;
-  int num_splits = NumSplits(shape, split, align);
+  int num_splits = NumSplits(s, shape, split, align);
   const int wanted = num_splits > 1 ? num_splits * shape.num_tiles : 0;
   const LaneScan partials(wanted);
   if (partials.before + wanted > s.max_partials) num_splits = min(num_splits, 1);

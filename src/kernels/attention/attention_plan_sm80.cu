@@ -102,6 +102,7 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   if (s.blocks < 1) s.blocks = 1;
   s.least_split = mla ? 64 : 128;
   s.item_cost = 96;
+  s.most_cut_tiles = mla ? kMostCutMlaTiles : kMostCutTiles;
 
   s.stream_blocks_per_sm = mla || batch.num_rows <= kFewRows ? 1 : 2;
   s.stream_blocks = (HasStream(shape) || HasMlaStream(shape, batch)) && !deterministic ? s.stream_blocks_per_sm * num_sms : 0;
