@@ -70,14 +70,16 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   binding.dtype = options.base.kv_dtype;
   binding.block_tokens = options.base.block_tokens;
   const std::vector<KvBinding> kv(model.kv_groups().size(), binding);
-  // Few rows go another way through a layer (model/layers/normed_input.h).
-  for (const int64_t rows : {int64_t{memory->bounds.rows}, std::min<int64_t>(memory->bounds.rows, NormedInput::kMostRawRows)}) {
+  // Few rows go another way through a layer (model/layers/normed_input.h), and the fewest take other kernels.
+  constexpr int64_t kFewestRows = 4;
+  const int64_t most = memory->bounds.rows, some[] = {most, std::min(most, NormedInput::kMostRawRows), std::min(most, kFewestRows)};
+  for (const int64_t rows : some) {
     model.Forward(exec, {.num_tokens = rows, .kv = kv, .first_layer = spec.num_layers - model.num_cuda_layers()});
   }
   model.FinalNorm(exec, nullptr, memory->logit_tile, nullptr);
   model.Head(exec, nullptr, memory->logit_tile, nullptr);
   if (model.has_mtp()) {
-    for (const int64_t rows : {int64_t{memory->bounds.rows}, std::min<int64_t>(memory->bounds.rows, NormedInput::kMostRawRows)}) {
+    for (const int64_t rows : some) {
       model.ForwardMtp(exec, {.num_tokens = rows, .kv = binding});
     }
     model.MtpHead(exec, nullptr, memory->logit_tile, nullptr);
