@@ -16,8 +16,8 @@ void HeadMatmul(const ExecContext& ctx, const HeadMatmulParams& params) {
     ctx.cuda->halves.Overwritten(params.y, (((params.m - 1) * params.y_stride + (weights.num_heads - 1) * params.y_head_stride +
                                              weights.n) * static_cast<int64_t>(sizeof(float))));
     CudaHalfRows y_half;
-    constexpr int64_t kMostCopiedRows = 4;  // the decode kernel's
-    if (params.m <= kMostCopiedRows && params.y_head_stride == weights.n && ctx.cuda->exec.math != CudaMath::kF32) {
+    constexpr int64_t kLeastCopiedRows = 2, kMostCopiedRows = 4;  // the decode kernel's
+    if (params.m >= kLeastCopiedRows && params.m <= kMostCopiedRows && params.y_head_stride == weights.n && ctx.cuda->exec.math != CudaMath::kF32) {
       y_half = ctx.cuda->halves.Begin(CudaHalfSource::kHeads, params.y, params.y_stride, params.m, int64_t{weights.num_heads} * weights.n);
     }
     RunCudaMatmul(ctx, &CudaBackend::head_matmul, &CudaBackend::head_matmul_workspace_bytes,
