@@ -49,22 +49,15 @@ struct CudaTune {
   // (moe_few.cuh), in two such, or by matmuls of their own; usual: one, or two where one would have a short ring (kFewRoomyStages).
   enum class Experts { kUsual, kOne, kTwo, kApart };
   Experts experts = Experts::kUsual;
-  // Whether weights that the kernels of few rows read leave L2 first, so that what is small and read again stays there: code, caches, routers.
-  enum class Weights { kUsual, kOnce };
-  Weights weights = Weights::kUsual;
   // Rows of x above which cuBLASLt multiplies, rows of W that tiles on wgmma have at least; 0: as matmul_sm80.cu says.
   int blas_rows = 0;
   int wgmma_rows = 0;
 };
 
-// The L2 policy of their loads: as createpolicy.fractional makes it for all of evict_first, or evict_normal, on sm_90.
-constexpr uint64_t WeightPolicy(const CudaTune& tune) {
-  return tune.weights == CudaTune::Weights::kOnce ? uint64_t{0x12f0000000000000} : uint64_t{0x16f0000000000000};
-}
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, prefill=wgmma|mma, attention=stream|rounds, mla=stream|rounds, experts=one|two|apart, weights=usual|once";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, prefill=wgmma|mma, attention=stream|rounds, mla=stream|rounds, experts=one|two|apart";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -126,11 +119,6 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
     if (key == "experts") {
       if (value != "one" && value != "two" && value != "apart") return false;
       tune.experts = value == "one" ? CudaTune::Experts::kOne : value == "two" ? CudaTune::Experts::kTwo : CudaTune::Experts::kApart;
-      continue;
-    }
-    if (key == "weights") {
-      if (value != "usual" && value != "once") return false;
-      tune.weights = value == "once" ? CudaTune::Weights::kOnce : CudaTune::Weights::kUsual;
       continue;
     }
     int* number = key == "gemv_rows"       ? &tune.gemv_rows

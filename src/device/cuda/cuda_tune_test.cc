@@ -36,9 +36,6 @@ TEST(CudaTune, ReadsWhatItKnows) {
   ASSERT_TRUE(ParseCudaTune("prefill=wgmma", &tune));
   EXPECT_EQ(tune.prefill, CudaTune::Prefill::kWgmma);
   EXPECT_EQ(tune.experts, CudaTune::Experts::kUsual);
-  ASSERT_TRUE(ParseCudaTune("weights=once", &tune));
-  EXPECT_EQ(tune.weights, CudaTune::Weights::kOnce);
-  EXPECT_FALSE(ParseCudaTune("weights=twice", &tune));
   ASSERT_TRUE(ParseCudaTune("experts=one", &tune));
   EXPECT_EQ(tune.prefill, CudaTune::Prefill::kWgmma);
   EXPECT_EQ(tune.experts, CudaTune::Experts::kOne);

@@ -22,16 +22,6 @@ __device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global,
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global), "r"(bytes)
                : "memory");
 }
-// The same with an L2 cache policy (WeightPolicy).
-__device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool valid, uint64_t policy) {
-#if __CUDA_ARCH__ >= 900
-  const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;\n" ::"r"(shared), "l"(global), "r"(bytes), "l"(policy)
-               : "memory");
-#else
-  CopyAsync16(shared, global, valid);
-#endif
-}
 __device__ __forceinline__ void CommitAsync() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 // Until at most kPending of this thread's latest groups are under way.
 template <int kPending>

@@ -90,7 +90,7 @@ struct GemvLoader {
     for (int h = 0; h < 2; ++h) {
       bool valid = row + lane / 4 + h * upper_rows < row_end;
       if constexpr (F::kBits == 16) valid = valid && piece * 64 + lane % 4 * 16 < row_bytes;
-      CopyAsync16(at + h * 512 + lane * 16, w + (h * upper_bytes + piece * 64), valid, p.w_policy);
+      CopyAsync16(at + h * 512 + lane * 16, w + (h * upper_bytes + piece * 64), valid);
     }
     if constexpr (S::kScaleBytes > 0) {
       bool valid = row + lane / 4 + lane % 2 * upper_rows < row_end && (F::kMinima || lane % 4 < 2);

@@ -26,7 +26,6 @@ struct MatmulProblem {
   const std::byte* w = nullptr;  // group g: rows g * n ..
   const float* block_scales = nullptr;
   int block_scale_rows = 128;
-  uint64_t w_policy = 0;         // of w's loads (WeightPolicy)
 
   float* y = nullptr;
   int64_t y_stride = 0;

@@ -81,7 +81,6 @@ MatmulProblem ProblemOf(const CudaMatrix& weight) {
   p.k = static_cast<int>(weight.k);
   p.layout = CudaRowsOf(weight.dtype, weight.k);
   p.w = weight.data;
-  p.w_policy = WeightPolicy(CurrentTune());
   p.block_scales = weight.block_scales;
   p.block_scale_rows = static_cast<int>(weight.block_scale_rows);
   return p;

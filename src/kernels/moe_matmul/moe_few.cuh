@@ -160,7 +160,7 @@ __device__ __forceinline__ void CopyTiles(const FewProblem& p, const FewShared& 
           if (!is_there(warp * kRows + i)) continue;
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            if (half * 512 < left) CopyAsync16(rows_to + at + i * kFewStageStride + half * 512, row + int64_t{i} * matrix.row_bytes + half * 512, true, p.w_policy);
+            if (half * 512 < left) CopyAsync16(rows_to + at + i * kFewStageStride + half * 512, row + int64_t{i} * matrix.row_bytes + half * 512, true);
           }
         }
         ArriveWhenCopied(SharedAddress(&memory.full[place.slot]));

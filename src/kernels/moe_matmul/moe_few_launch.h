@@ -23,7 +23,6 @@ struct FewProblem {
   FewMatrix each[2], shared[2];  // gate/up, down
   const std::byte* const* data[2] = {};
   const float* const* scales[2] = {};
-  uint64_t w_policy = 0;  // of their loads (WeightPolicy)
   const int32_t* expert_begin = nullptr;
   const int32_t* token_rows = nullptr;
   const float* pair_weights = nullptr;

@@ -72,7 +72,6 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   if (shared) p.shared[0] = MatrixOf(params.shared_up, true), p.shared[1] = MatrixOf(params.shared_down, false);
   p.data[0] = params.up_data, p.data[1] = params.down_data;
   if (fp8) p.scales[0] = params.up_scales, p.scales[1] = params.down_scales;
-  p.w_policy = WeightPolicy(tune);
   p.expert_begin = params.expert_begin;
   p.token_rows = params.token_rows;
   p.pair_weights = params.pair_weights;
