@@ -37,9 +37,6 @@ constexpr int kFewTeams = kFewMultiplyThreads / kFewTeamThreads;
 constexpr int kFewCopyWarp = kFewWarps;  // the first
 constexpr int kFewFoldWarp = kFewCopyWarp + kFewCopyWarps;
 constexpr int kFewThreads = (kFewFoldWarp + 1) * 32;
-// 64 registers, so that a block of the router in front has room beside ours and the shared expert is under way meanwhile: a quarter of an SM,
-// with 16,384, holds six of our warps and one of the router's with 128.
-constexpr int kFewBoundThreads = 1024;
 
 // An expert that has pairs, or the shared one.
 struct FewExpert {
@@ -502,7 +499,7 @@ __device__ __forceinline__ void FoldTiles(const FewProblem& p, FewShared* memory
 }
 
 template <DType kType>
-__global__ __launch_bounds__(kFewBoundThreads, 1) void FewKernel(const __grid_constant__ FewProblem p) {
+__global__ __launch_bounds__(kFewThreads, 1) void FewKernel(const __grid_constant__ FewProblem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(8) FewShared memory;

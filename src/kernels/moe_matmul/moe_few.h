@@ -36,7 +36,6 @@ inline constexpr int kFewPartialBytes = kFewWarps * kFewTokens * kFewTileRows * 
 inline constexpr int kFewMostDim = 8192;     // of x: 256 threads keep it in registers
 inline constexpr int kFewMostBlockRows = 288;  // of the down matrix, of a block
 inline constexpr int64_t kFewOwnSharedBytes = 6 << 10;  // of a block, beside its dynamic part: barriers, the experts that have pairs
-inline constexpr int64_t kFewRouterBytes = 10 << 10;  // of a block of the router (moe_gate_sm80.cu), which shall have room beside ours
 inline constexpr int64_t kFewMostSharedBytes = (int64_t{227} << 10) - kFewOwnSharedBytes;
 
 struct FewRange {

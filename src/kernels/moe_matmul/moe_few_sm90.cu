@@ -82,8 +82,7 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   p.residual = params.residual, p.residual_stride = params.residual_stride;
   p.counters = exec.counters;
   const int64_t most = MostBytes();
-  p.layout = LayFewOut(shape, exec.num_sms, most - kFewRouterBytes);
-  if (p.layout.stages < kFewRoomyStages) p.layout = LayFewOut(shape, exec.num_sms, most);
+  p.layout = LayFewOut(shape, exec.num_sms, most);
   const bool one = tune.experts == CudaTune::Experts::kUsual ? p.layout.stages >= kFewRoomyStages : tune.experts == CudaTune::Experts::kOne;
   p.last_phase = one ? 1 : 0;
   shape.down = one;
