@@ -196,11 +196,21 @@ PagedKv Model::BindWithSinks(const Layer& layer, std::span<const KvBinding> bind
   return view;
 }
 
-void Model::Rope(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, float* cos, float* sin) const {
+void Model::MakeRopeTables(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, const RopeTables& tables) const {
   const RopeSpec& rope = spec_.attention.rope;
   const FloatArray& inv_freq = exec.device == DeviceType::kCuda ? cuda_inv_freq_ : cpu_inv_freq_;
   RopeTable(exec, {.positions = positions, .num_tokens = num_tokens, .inv_freq = inv_freq.data(),
-                   .half_dim = rope.dim / 2, .mscale = rope.mscale, .cos = cos, .sin = sin});
+                   .half_dim = rope.dim / 2, .mscale = rope.mscale, .cos = tables.cos, .sin = tables.sin});
+}
+
+RopeTables Model::RopeOf(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, const RopeTables& given) const {
+  if (given.cos != nullptr) return given;
+  const int64_t values = num_tokens * (spec_.attention.rope.dim / 2);
+  RopeTables tables;
+  tables.cos = exec.workspace->Take<float>(values);
+  tables.sin = exec.workspace->Take<float>(values);
+  MakeRopeTables(exec, positions, num_tokens, tables);
+  return tables;
 }
 
 void Model::RunAttention(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
@@ -248,16 +258,13 @@ void Model::RunWantedFfn(const ExecContext& exec, const Layer& layer, const Forw
 
 void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
   WorkspaceScope scope(exec.workspace);
-  const int64_t half = spec_.attention.rope.dim / 2;
-  float* cos = exec.workspace->Take<float>(batch.num_tokens * half);
-  float* sin = exec.workspace->Take<float>(batch.num_tokens * half);
+  const RopeTables rope = RopeOf(exec, batch.positions, batch.num_tokens, batch.rope);
   float* normed = exec.workspace->Take<float>(batch.num_tokens * spec_.hidden_size);
-  Rope(exec, batch.positions, batch.num_tokens, cos, sin);
   if (batch.first_layer == 0) {
     Embed(exec, {.token_ids = batch.token_ids, .num_tokens = batch.num_tokens, .table = &embedding_, .y = batch.hidden,
                  .y_stride = spec_.hidden_size});
   }
-  const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, batch.num_expanded, cos, sin};
+  const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, batch.num_expanded, rope.cos, rope.sin};
   const bool some = batch.wanted_rows != nullptr && batch.num_wanted_rows < batch.num_tokens &&
                     exec.device == DeviceType::kCpu;
   const auto end = static_cast<size_t>(std::min(batch.end_layer, spec_.num_layers));
@@ -312,12 +319,9 @@ void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) 
   const int64_t dim = spec_.hidden_size;
   const int64_t tokens = batch.num_tokens;
   WorkspaceScope scope(exec.workspace);
-  const int64_t half = spec_.attention.rope.dim / 2;
-  float* cos = exec.workspace->Take<float>(tokens * half);
-  float* sin = exec.workspace->Take<float>(tokens * half);
+  const RopeTables rope = RopeOf(exec, batch.positions, tokens, batch.rope);
   float* normed = exec.workspace->Take<float>(tokens * dim);
   float* both = exec.workspace->Take<float>(tokens * 2 * dim);  // [embedding ; hidden], each normalised
-  Rope(exec, batch.positions, tokens, cos, sin);
   const PackedMatrix& embedding = mtp_->embedding ? *mtp_->embedding : embedding_;
   EmbedParams embed = {.token_ids = batch.next_token_ids, .num_tokens = tokens, .table = &embedding, .y = both, .y_stride = 2 * dim};
   const bool raw = batch.from != MtpBatch::From::kNormed;
@@ -336,7 +340,7 @@ void Model::ForwardMtpAttention(const ExecContext& exec, const MtpBatch& batch) 
     Norm(exec, raw ? normed : batch.hidden, tokens, dim, mtp_->hidden_norm, spec_.norm_eps, both + dim, 2 * dim);
   }
   Matmul(exec, {.x = both, .x_stride = 2 * dim, .m = tokens, .weight = &mtp_->projection, .y = batch.out, .y_stride = dim});
-  const ForwardContext fwd = {exec, tokens, batch.spans, batch.num_expanded, cos, sin};
+  const ForwardContext fwd = {exec, tokens, batch.spans, batch.num_expanded, rope.cos, rope.sin};
   const Layer& layer = mtp_->layer;
   RunAttention(fwd, layer, spec_.layers[static_cast<size_t>(spec_.num_layers)].window,
                Bind(layer, layer.kv_group, batch.kv), batch.out, normed);

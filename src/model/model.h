@@ -43,6 +43,12 @@ struct WeightBytes {
   int64_t cuda = 0;  // device memory
 };
 
+// [num_tokens, rope_dim / 2] each, of a batch's positions.
+struct RopeTables {
+  float* cos = nullptr;
+  float* sin = nullptr;
+};
+
 struct ForwardBatch {
   const int32_t* token_ids = nullptr;  // [num_tokens]
   const int32_t* positions = nullptr;  // [num_tokens]
@@ -59,6 +65,7 @@ struct ForwardBatch {
   const int32_t* wanted_rows = nullptr;
   int64_t num_wanted_rows = 0;
   int32_t* expert_counts = nullptr;    // out, += [MoE layers, num_experts] of the rows computed; or null
+  RopeTables rope = {};                // of the positions, where it was made before
 };
 
 // MTP slots: row i combines the main model's hidden state at a position with the embedding of the token after it.
@@ -79,6 +86,7 @@ struct MtpBatch {
   // On the CPU: the rows of `out` that will be read, of most sequences the last alone; null: all.
   const int32_t* wanted_rows = nullptr;
   int64_t num_wanted_rows = 0;
+  RopeTables rope = {};                     // as in ForwardBatch
 };
 
 class Model {
@@ -102,6 +110,7 @@ class Model {
   void SetKvTypes(const KvTypes& types, const std::vector<std::vector<float>>& key_means);
 
   void Forward(const ExecContext& exec, const ForwardBatch& batch) const;
+  void MakeRopeTables(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, const RopeTables& tables) const;
   // y = RMSNorm(x) with the final norm's weight; x, y [num_rows, hidden_size], may be the same.
   // x_rows: on the GPU, or null: row i of y is that of row x_rows[i]; -1: it stays as it was.
   void FinalNorm(const ExecContext& exec, const float* x, int64_t num_rows, float* y, const int32_t* x_rows = nullptr) const;
@@ -154,13 +163,14 @@ class Model {
   DeviceType Home(int32_t layer) const {
     return layer >= spec_.num_layers - num_cuda_layers_ ? DeviceType::kCuda : DeviceType::kCpu;
   }
+  // `given`, or made in the workspace.
+  RopeTables RopeOf(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, const RopeTables& given) const;
   void RunAttention(const ForwardContext& fwd, const Layer& layer, int32_t window, const PagedKv& kv, float* hidden,
                     float* normed) const;
   void RunFfn(const ExecContext& exec, const Layer& layer, int64_t num_tokens, float* hidden, float* normed,
               int32_t* expert_counts) const;
   void RunWantedFfn(const ExecContext& exec, const Layer& layer, const ForwardBatch& batch, float* normed,
                     int32_t* expert_counts) const;
-  void Rope(const ExecContext& exec, const int32_t* positions, int64_t num_tokens, float* cos, float* sin) const;
   const PackedMatrix& HeadMatrix() const { return head_ ? *head_ : embedding_; }
 
   ModelSpec spec_;

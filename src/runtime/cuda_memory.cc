@@ -70,14 +70,16 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   binding.dtype = options.base.kv_dtype;
   binding.block_tokens = options.base.block_tokens;
   const std::vector<KvBinding> kv(model.kv_groups().size(), binding);
-  // Few rows go another way through a layer (model/layers/normed_input.h).
-  for (const int64_t rows : {int64_t{memory->bounds.rows}, std::min<int64_t>(memory->bounds.rows, NormedInput::kMostRawRows)}) {
+  // Few rows go another way through a layer (model/layers/normed_input.h), and the fewest take other kernels.
+  constexpr int64_t kFewestRows = 4;
+  const int64_t most = memory->bounds.rows, some[] = {most, std::min(most, NormedInput::kMostRawRows), std::min(most, kFewestRows)};
+  for (const int64_t rows : some) {
     model.Forward(exec, {.num_tokens = rows, .kv = kv, .first_layer = spec.num_layers - model.num_cuda_layers()});
   }
   model.FinalNorm(exec, nullptr, memory->logit_tile, nullptr);
   model.Head(exec, nullptr, memory->logit_tile, nullptr);
   if (model.has_mtp()) {
-    for (const int64_t rows : {int64_t{memory->bounds.rows}, std::min<int64_t>(memory->bounds.rows, NormedInput::kMostRawRows)}) {
+    for (const int64_t rows : some) {
       model.ForwardMtp(exec, {.num_tokens = rows, .kv = binding});
     }
     model.MtpHead(exec, nullptr, memory->logit_tile, nullptr);
@@ -104,6 +106,11 @@ KvStoreOptions DraftKvOptions(const RuntimeOptions& options, const CudaBackend* 
           .max_context = row,
           .capacity_tokens = int64_t{row} * options.max_seqs,
           .cuda = backend};
+}
+
+bool IsExpandedShape(const Model& model, const CudaAttentionShape& shape) {
+  const bool latent = shape.k_dim != shape.v_dim && shape.num_kv_heads == 1;
+  return model.spec().attention.kind == AttentionKind::kMla && !latent;
 }
 
 CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& model, const CudaRuntimeOptions& options,
@@ -152,9 +159,10 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
   m.history = carver.Take<int32_t>(o.max_context);
   m.spans = carver.Take<SeqSpan>(seqs);
   m.token_ids = carver.Take<int32_t>(rows);
-  m.row_slots = carver.Take<int32_t>(rows);
-  m.row_positions = carver.Take<int32_t>(rows);
-  m.row_spans = carver.Take<int32_t>(rows);
+  const int64_t with_drafted = DraftsOnGpu(o) ? 2 * rows : rows;
+  m.row_slots = carver.Take<int32_t>(with_drafted);
+  m.row_positions = carver.Take<int32_t>(with_drafted);
+  m.row_spans = carver.Take<int32_t>(with_drafted);
   m.wanted_rows = carver.Take<int32_t>(rows);
   m.wanted_slots = carver.Take<int32_t>(rows);
   m.wanted_positions = carver.Take<int32_t>(rows);
@@ -178,8 +186,11 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
     m.draft_last_rows = carver.Take<int32_t>(seqs);
     m.picks = carver.Take<int32_t>(seqs);
     m.picked = carver.Take<int32_t>(seqs);
+    m.draft_best = carver.Take<unsigned long long>(seqs * kDraftPickParts);
     m.greedy = carver.Take<CudaSampleSlot>(1);
     m.draft_clock = carver.Take<uint64_t>(1);
+    m.draft_rope.cos = carver.Take<float>(with_drafted * (spec.attention.rope.dim / 2));
+    m.draft_rope.sin = carver.Take<float>(with_drafted * (spec.attention.rope.dim / 2));
   }
   if (model.has_mtp()) {
     m.mtp_states = carver.Take<float>((seqs + rows) * hidden_size);
@@ -197,6 +208,13 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
   for (const CudaAttentionShape& shape : m.shapes) {
     m.plan_bytes.push_back(backend.attention_plan_bytes(shape, largest, num_sms));
     m.plans.push_back(carver.Take<std::byte>(m.plan_bytes.back()));
+  }
+  if (DraftsOnGpu(o)) {
+    largest.max_q_len = std::max(1 + o.max_drafts, kCudaCatchUp);
+    for (const CudaAttentionShape& shape : m.shapes) {
+      m.draft_plan_bytes.push_back(IsExpandedShape(model, shape) ? 0 : backend.attention_plan_bytes(shape, largest, num_sms));
+      m.draft_plans.push_back(carver.Take<std::byte>(m.draft_plan_bytes.back()));
+    }
   }
   if (m.max_expanded_tokens > 0) {
     m.split.block_tokens = kExpandedBlockTokens;

@@ -40,9 +40,9 @@ struct CudaStepMemory {
   int32_t* history = nullptr;     // [max_context] on its way into counts
   SeqSpan* spans = nullptr;
   int32_t* token_ids = nullptr;
-  int32_t* row_slots = nullptr;
-  int32_t* row_positions = nullptr;
-  int32_t* row_spans = nullptr;
+  int32_t* row_slots = nullptr;      // [2 rows]: the step's, and behind them those of its drafts
+  int32_t* row_positions = nullptr;  // likewise
+  int32_t* row_spans = nullptr;      // likewise
   int32_t* wanted_rows = nullptr;
   int32_t* wanted_slots = nullptr;
   int32_t* wanted_positions = nullptr;
@@ -68,8 +68,12 @@ struct CudaStepMemory {
   int32_t* draft_last_rows = nullptr;  // [max_seqs]
   int32_t* picks = nullptr;         // [max_seqs]
   int32_t* picked = nullptr;        // [max_seqs]
+  unsigned long long* draft_best = nullptr;  // [max_seqs, kDraftPickParts]
   CudaSampleSlot* greedy = nullptr;    // [1]
   uint64_t* draft_clock = nullptr;     // [1]
+  RopeTables draft_rope;               // [2 rows, rope_dim / 2]: as row_positions has them
+  std::vector<std::byte*> draft_plans;  // as plans, of the drafts' batches, which are planned with the step's; null for shapes that they have not
+  std::vector<int64_t> draft_plan_bytes;
   std::vector<std::byte*> plans;  // one a shape
   std::vector<int64_t> plan_bytes;
   CudaMlaSplitParams split;
@@ -86,6 +90,8 @@ struct CudaStepMemory {
                               std::byte* base);
 };
 
+// Whether only MLA's expanded form has attention of this shape.
+bool IsExpandedShape(const Model& model, const CudaAttentionShape& shape);
 // Whether the runtime's MTP layer drafts, and its KV memory then.
 inline bool DraftsOnGpu(const RuntimeOptions& options) { return options.drafts == DraftKind::kMtp; }
 int32_t CudaDraftRowTokens(const RuntimeOptions& options);

@@ -320,9 +320,7 @@ Status CudaRuntime::Capture(const GraphShape& shape, const InFlight& step) {
   const CudaStepBounds bounds = BoundsOf(shape);
   void* captured = nullptr;
   RETURN_IF_ERROR(FromCuda(backend_->graph_begin(d.stream)));
-  if (shape.waiting > 0) EnqueueDrafts(bounds, shape.drafts, shape.waiting);
-  SetBatch(bounds, 1 + shape.drafts, 0);
-  EnqueueForward(bounds, shape.waiting > 0, nullptr);
+  EnqueueForward(bounds, 1 + shape.drafts, {shape.drafts, shape.waiting}, nullptr);
   EnqueueOutputs(0, bounds.rows, d.memory.hidden);
   EnqueueEnd(bounds);
   const Status ended = FromCuda(backend_->graph_end(d.stream, &captured));

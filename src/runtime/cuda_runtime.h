@@ -87,6 +87,12 @@ class CudaRuntime final : public StepExecutor {
     auto operator<=>(const GraphShape&) const = default;
   };
 
+  // How the device makes a step's drafts: so many passes of the MTP layer, with `stride` rows a span in the first. 0: none.
+  struct DraftPasses {
+    int32_t passes = 0;
+    int32_t stride = 0;
+  };
+
   CudaRuntime() = default;
   Status BuildDevice();
   static std::vector<int32_t> MakeBuckets(int32_t max_seqs);
@@ -107,7 +113,7 @@ class CudaRuntime final : public StepExecutor {
   void CountBytes(const InFlight& step);
   // The ops of a step (cuda_step_ops.cc).
   void SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int64_t expanded_tokens);
-  void EnqueueForward(const CudaStepBounds& bounds, bool drafts, const InFlight* step);
+  void EnqueueForward(const CudaStepBounds& bounds, int32_t max_q_len, const DraftPasses& drafts, const InFlight* step);
   void EnqueueOutputs(int64_t begin, int64_t count, const float* hidden);
   void EnqueueEnd(const CudaStepBounds& bounds);
   // Drafts by the MTP layer (cuda_step_drafts.cc).
@@ -115,8 +121,14 @@ class CudaRuntime final : public StepExecutor {
   void CountDrafts(const StepPlan& plan, InFlight* step);
   void CountWaiting(const StepPlan& plan);
   int32_t DraftStride(const InFlight& step) const;
-  void SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len, bool with_rows);
-  void EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes, int32_t stride);
+  void SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len, int32_t first_row);
+  void EnqueuePlans();
+  CudaDraftBeginParams DraftBegin(const CudaStepBounds& bounds, int32_t stride, int32_t begin) const;
+  CudaDraftSpans DraftSpans(const CudaStepBounds& bounds) const;
+  CudaDraftRows DraftRows(const CudaStepBounds& bounds) const;
+  void PlanWithDrafts(const CudaStepBounds& bounds, int32_t stride);
+  void EnqueueDrafts(const CudaStepBounds& bounds, const DraftPasses& drafts);
+  void PickInTiles(int32_t num_spans);
   void EnqueueFeed(const CudaStepBounds& bounds, int32_t max_q_len);
   Status RunCpuLayers(const StepPlan& plan, InFlight* step);
   Status SendOutputs(const StepPlan& plan, InFlight* step);

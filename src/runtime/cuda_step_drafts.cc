@@ -65,82 +65,141 @@ void CudaRuntime::CountWaiting(const StepPlan& plan) {
   }
 }
 
-// The batch is now what lies in mtp_spans; `with_rows`: whoever wrote them wrote the rows, too.
-void CudaRuntime::SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len, bool with_rows) {
+// The batch is now what lies in mtp_spans, its rows behind the first `first_row`. 0: the step's are no longer needed, and its plans' memory is free.
+void CudaRuntime::SetMtpBatch(int32_t num_spans, int32_t num_rows, int32_t max_q_len, int32_t first_row) {
   Device& d = *device_;
+  const CudaStepMemory& m = d.memory;
   const CudaStepBounds bounds = d.bounds;
   SetBatch({.spans = num_spans, .rows = num_rows}, max_q_len, 0);
   d.bounds = bounds;  // inputs and outputs lie where they did
-  d.step.batch.spans = d.memory.mtp_spans;
-  if (!with_rows) RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.batch_rows(exec, d.step.batch); });
+  CudaBatch& batch = d.step.batch;
+  batch.spans = m.mtp_spans;
+  batch.row_slots += first_row, batch.row_positions += first_row, batch.row_spans += first_row;
   for (CudaAttentionBatch& entry : d.step.attention) {
-    entry.batch.spans = d.memory.mtp_spans;
-    RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
-      return cuda.attention_plan(exec, entry.batch, entry.plan);
-    });
+    entry.batch = batch;
+    if (first_row == 0) continue;
+    const auto shape = static_cast<size_t>(std::find(m.shapes.begin(), m.shapes.end(), entry.plan.shape) - m.shapes.begin());
+    entry.plan.memory = m.draft_plans[shape], entry.plan.memory_bytes = m.draft_plan_bytes[shape];
   }
 }
 
-void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, int32_t num_passes, int32_t stride) {
+// Of all that the batch's attention needs.
+void CudaRuntime::EnqueuePlans() {
+  for (const CudaAttentionBatch& entry : device_->step.attention) {
+    RunCuda(device_->exec, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.attention_plan(exec, entry.batch, entry.plan); });
+  }
+}
+
+// Spans from `begin` on, as many as rows fit.
+CudaDraftBeginParams CudaRuntime::DraftBegin(const CudaStepBounds& bounds, int32_t stride, int32_t begin) const {
+  const CudaStepMemory& m = device_->memory;
+  return {.spans = DraftSpans(bounds), .state = m.state.draft, .begin = begin, .count = std::min(m.bounds.rows / stride, bounds.spans - begin),
+          .stride = stride, .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .from = m.mtp_from, .last_rows = m.draft_last_rows,
+          .picks = m.picks, .rows = DraftRows(bounds), .clock = begin == 0 ? m.draft_clock : nullptr};
+}
+CudaDraftSpans CudaRuntime::DraftSpans(const CudaStepBounds& bounds) const {
+  const CudaStepInput in = CudaStepInput::At(device_->memory.input, bounds);
+  return {.planned = in.spans, .drafts = in.drafts, .stopped = device_->memory.state.stopped, .num_spans = bounds.spans,
+          .num_planned = &in.header->num_spans};
+}
+CudaDraftRows CudaRuntime::DraftRows(const CudaStepBounds& bounds) const {
+  const CudaStepMemory& m = device_->memory;
+  return {m.row_slots + bounds.rows, m.row_positions + bounds.rows, m.row_spans + bounds.rows};
+}
+
+// The plans and tables of the step, which is the batch, and of its drafts' first pass, which is the batch then: launches in front of the
+// drafts that would stand behind them, too.
+void CudaRuntime::PlanWithDrafts(const CudaStepBounds& bounds, int32_t stride) {
+  Device& d = *device_;
+  const int32_t count = DraftBegin(bounds, stride, 0).count;
+  const std::vector<CudaAttentionBatch> of_step = d.step.attention;
+  SetMtpBatch(count, count * stride, stride, bounds.rows);
+  const std::vector<CudaAttentionBatch>& of_drafts = d.step.attention;
+  for (const CudaAttentionBatch& entry : of_step) {
+    const auto other = std::find_if(of_drafts.begin(), of_drafts.end(), [&](const CudaAttentionBatch& e) { return e.plan.shape == entry.plan.shape; });
+    RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
+      if (other == of_drafts.end()) return cuda.attention_plan(exec, entry.batch, entry.plan);
+      return cuda.attention_plan_of_two(exec, entry.batch, entry.plan, other->batch, other->plan);
+    });
+  }
+  d.model.model->MakeRopeTables(d.exec, d.memory.row_positions, bounds.rows + count * stride, d.memory.draft_rope);
+}
+
+// Behind PlanWithDrafts. The last pass leaves the drafts among the step's tokens.
+void CudaRuntime::EnqueueDrafts(const CudaStepBounds& bounds, const DraftPasses& drafts) {
   Device& d = *device_;
   const CudaStepMemory& m = d.memory;
   const Model& model = *d.model.model;
-  const int64_t dim = model.spec().hidden_size;
-  const CudaStepInput in = CudaStepInput::At(m.input, bounds);
-  const CudaDraftSpans spans = {.planned = in.spans,
-                                .drafts = in.drafts,
-                                .stopped = m.state.stopped,
-                                .num_spans = bounds.spans,
-                                .num_planned = &in.header->num_spans};
-  MtpBatch batch = {.next_token_ids = m.mtp_tokens, .positions = m.row_positions, .kv = d.draft_kv.bindings()[0]};
+  const int64_t dim = model.spec().hidden_size, first_rope = int64_t{bounds.rows} * (model.spec().attention.rope.dim / 2);
+  const int32_t stride = drafts.stride;
+  // Of a single span the last row's place is known: it stays there.
+  float* states = bounds.spans == 1 ? m.mtp_out + (stride - 1) * dim : m.draft_states;
+  MtpBatch batch = {.next_token_ids = m.mtp_tokens, .positions = DraftRows(bounds).positions, .kv = d.draft_kv.bindings()[0]};
   // All that waits, as many spans at once as rows fit; normally all.
-  const int32_t most = m.bounds.rows / stride;
-  for (int32_t begin = 0; begin < bounds.spans; begin += most) {
-    const int32_t count = std::min(most, bounds.spans - begin);
+  for (int32_t begin = 0, count = 0; begin < bounds.spans; begin += count) {
+    const CudaDraftBeginParams tile = DraftBegin(bounds, stride, begin);
+    count = tile.count;
     const int32_t rows = count * stride;
-    RunCuda(d.exec, &CudaBackend::draft_begin,
-            CudaDraftBeginParams{.spans = spans, .state = m.state.draft, .begin = begin, .count = count, .stride = stride,
-                                 .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .from = m.mtp_from,
-                                 .last_rows = m.draft_last_rows, .picks = m.picks,
-                                 .rows = {m.row_slots, m.row_positions, m.row_spans},
-                                 .clock = begin == 0 ? m.draft_clock : nullptr});
-    SetMtpBatch(count, rows, stride, true);
+    if (begin > 0) {
+      RunCuda(d.exec, &CudaBackend::draft_begin, tile);
+      SetMtpBatch(count, rows, stride, bounds.rows);
+      EnqueuePlans();
+    }
+    batch.rope = begin > 0 ? RopeTables{} : RopeTables{m.draft_rope.cos + first_rope, m.draft_rope.sin + first_rope};
     batch.hidden = m.waiting;
     batch.from = MtpBatch::From::kModel;
     batch.hidden_rows = m.mtp_from;
     batch.num_tokens = rows;
     batch.out = m.mtp_out;
     model.ForwardMtpAttention(d.exec, batch);
-    RunCuda(d.exec, &CudaBackend::gather_rows,
-            CudaGatherRowsParams{.src = m.mtp_out, .src_rows = m.draft_last_rows, .dst = m.draft_states + begin * dim,
-                                 .num_rows = count, .dim = dim});
+    if (bounds.spans > 1) {
+      RunCuda(d.exec, &CudaBackend::gather_rows,
+              CudaGatherRowsParams{.src = m.mtp_out, .src_rows = m.draft_last_rows, .dst = states + begin * dim, .num_rows = count, .dim = dim});
+    }
     // Behind attention nothing depends on the rows in front of a slot's last: their experts need not be read.
     d.step.batch.row_slots = m.picks + begin;
-    model.ForwardMtpFfn(d.exec, m.draft_states + begin * dim, count, true);  // the head norms them
+    model.ForwardMtpFfn(d.exec, states + begin * dim, count, true);  // the head norms them
   }
-  for (int32_t pass = 0; pass < num_passes; ++pass) {
+  for (int32_t pass = 0; pass < drafts.passes; ++pass) {
     if (pass > 0) {
-      SetMtpBatch(bounds.spans, bounds.spans, 1, true);
-      batch.hidden = m.draft_states;
+      SetMtpBatch(bounds.spans, bounds.spans, 1, bounds.rows);
+      EnqueuePlans();
+      batch.rope = {};
+      batch.hidden = states;
       batch.from = MtpBatch::From::kMtp;
       batch.hidden_rows = nullptr;
       batch.raw_out = true;
       batch.num_tokens = bounds.spans;
-      batch.out = m.draft_states;
+      batch.out = states;
       model.ForwardMtp(d.exec, batch);
     }
-    for (int64_t begin = 0; begin < bounds.spans; begin += m.logit_tile) {
-      const int64_t count = std::min(m.logit_tile, bounds.spans - begin);
-      model.MtpHead(d.exec, m.draft_states + begin * dim, count, m.logits, m.normed);
-      RunCuda(d.exec, &CudaBackend::sample,
-              CudaSampleParams{.logits = m.logits, .logits_stride = info_.vocab_size, .vocab = model.mtp_head_tokens(),
-                               .num_rows = static_cast<int32_t>(count), .row_slots = m.picks + begin,
-                               .positions = m.picks + begin, .slots = m.greedy, .token_ids = m.picked + begin});
+    CudaDraftNextParams next = {.spans = DraftSpans(bounds), .state = m.state.draft, .pass = pass, .step_tokens = m.token_ids,
+                                .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .picks = m.picks, .rows = DraftRows(bounds)};
+    if (bounds.spans <= m.logit_tile) {
+      model.MtpHead(d.exec, states, bounds.spans, m.logits, m.normed);
+      next.logits = m.logits, next.logits_stride = info_.vocab_size, next.vocab = model.mtp_head_tokens(), next.best = m.draft_best;
+    } else {
+      next.picked = m.picked;
+      PickInTiles(bounds.spans);
     }
-    RunCuda(d.exec, &CudaBackend::draft_next,
-            CudaDraftNextParams{.spans = spans, .state = m.state.draft, .pass = pass, .picked = m.picked,
-                                .batch_spans = m.mtp_spans, .token_ids = m.mtp_tokens, .picks = m.picks,
-                                .rows = {m.row_slots, m.row_positions, m.row_spans}});
+    if (pass + 1 == drafts.passes) next.clock = m.draft_clock, next.draft_ns = CudaStepOutput::At(m.output, bounds, m.num_counts).draft_ns;
+    RunCuda(d.exec, &CudaBackend::draft_next, next);
+  }
+}
+
+// The next token behind each draft state, where there is no room for the logits of all.
+void CudaRuntime::PickInTiles(int32_t num_spans) {
+  Device& d = *device_;
+  const CudaStepMemory& m = d.memory;
+  const Model& model = *d.model.model;
+  const int64_t dim = model.spec().hidden_size;
+  for (int64_t begin = 0; begin < num_spans; begin += m.logit_tile) {
+    const int64_t count = std::min(m.logit_tile, num_spans - begin);
+    model.MtpHead(d.exec, m.draft_states + begin * dim, count, m.logits, m.normed);
+    RunCuda(d.exec, &CudaBackend::sample,
+            CudaSampleParams{.logits = m.logits, .logits_stride = info_.vocab_size, .vocab = model.mtp_head_tokens(),
+                             .num_rows = static_cast<int32_t>(count), .row_slots = m.picks + begin,
+                             .positions = m.picks + begin, .slots = m.greedy, .token_ids = m.picked + begin});
   }
 }
 
@@ -154,7 +213,9 @@ void CudaRuntime::EnqueueFeed(const CudaStepBounds& bounds, int32_t max_q_len) {
                               .next_tokens = in.next_tokens, .token_ids = m.token_ids, .num_spans = bounds.spans,
                               .num_rows = bounds.rows, .state = m.state.draft, .batch_spans = m.mtp_spans,
                               .batch_tokens = m.mtp_tokens});
-  SetMtpBatch(bounds.spans, bounds.rows, max_q_len, false);
+  SetMtpBatch(bounds.spans, bounds.rows, max_q_len, 0);
+  RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.batch_rows(exec, d.step.batch); });
+  EnqueuePlans();
   model.ForwardMtpAttention(d.exec, {.next_token_ids = m.mtp_tokens,
                                      .positions = m.row_positions,
                                      .hidden = m.hidden,

@@ -33,8 +33,8 @@ void CudaRuntime::SetBatch(const CudaStepBounds& bounds, int32_t max_q_len, int6
   }
 }
 
-// From the input in device memory to hidden states; drafts: they were made before. `step` is null while a graph is captured.
-void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, bool drafts, const InFlight* step) {
+// From the input in device memory to hidden states. `step` is null while a graph is captured.
+void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, int32_t max_q_len, const DraftPasses& drafts, const InFlight* step) {
   Device& d = *device_;
   const CudaStepMemory& m = d.memory;
   const Model& model = *d.model.model;
@@ -67,24 +67,29 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, bool drafts, cons
   begin.wanted_slots = m.wanted_slots;
   begin.wanted_positions = m.wanted_positions;
   begin.wanted_in_front = m.wanted_in_front;
-  if (drafts) {
-    begin.draft_clock = m.draft_clock;
-    begin.draft_ns = out.draft_ns;
-  }
+  if (drafts.stride > 0) begin.drafts = DraftBegin(bounds, drafts.stride, 0);
   begin.cleared = out.expert_counts;
   begin.num_cleared = m.num_counts;
-  RunCuda(d.exec, &CudaBackend::step_begin, begin);
-  if (d.step.num_expanded_tokens > 0) {
+  const int64_t expanded_tokens = step != nullptr ? step->num_expanded_tokens : 0;
+  const auto set_batch = [&] {
+    SetBatch(bounds, max_q_len, expanded_tokens);
+    if (expanded_tokens == 0) return;
     d.step.mla_split.min_q_len = step->expand_min_tokens;
-    d.step.mla_split.max_rows = step->num_expanded_tokens;
+    d.step.mla_split.max_rows = expanded_tokens;
+  };
+  set_batch();
+  RunCuda(d.exec, &CudaBackend::step_begin, begin);
+  if (expanded_tokens > 0) {
     RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
       return cuda.mla_split(exec, d.step.batch, d.step.mla_split);
     });
   }
-  for (const CudaAttentionBatch& entry : d.step.attention) {
-    RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) {
-      return cuda.attention_plan(exec, entry.batch, entry.plan);
-    });
+  if (drafts.stride > 0) {
+    PlanWithDrafts(bounds, drafts.stride);
+    EnqueueDrafts(bounds, drafts);
+    set_batch();
+  } else {
+    EnqueuePlans();
   }
   ForwardBatch batch = {.token_ids = m.token_ids,
                         .positions = m.row_positions,
@@ -93,6 +98,7 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, bool drafts, cons
                         .first_layer = model.spec().num_layers - model.num_cuda_layers(),
                         .hidden = m.hidden,
                         .expert_counts = m.num_counts > 0 ? out.expert_counts : nullptr};
+  if (drafts.stride > 0) batch.rope = m.draft_rope;
   if (step != nullptr) {
     batch.spans = step->spans;
     batch.num_expanded = step->num_expanded;
@@ -204,9 +210,7 @@ Status CudaRuntime::LaunchOps(const StepPlan& plan, InFlight* step) {
   RETURN_IF_ERROR(FillInput(plan, bounds, step));
   RETURN_IF_ERROR(RunCpuLayers(plan, step));
   RETURN_IF_ERROR(FromCuda(backend_->copy(m.input, step->input_host, step->input.size_bytes, d.stream)));
-  if (step->max_drafts > 0) EnqueueDrafts(bounds, step->max_drafts, DraftStride(*step));
-  SetBatch(bounds, step->max_q_len, step->num_expanded_tokens);
-  EnqueueForward(bounds, step->max_drafts > 0, step);
+  EnqueueForward(bounds, step->max_q_len, {step->max_drafts, DraftStride(*step)}, step);
   RETURN_IF_ERROR(d.step.status);
   RETURN_IF_ERROR(SendOutputs(plan, step));
   return FromCuda(backend_->copy(step->output_host, m.output, step->output.size_bytes, d.stream));
@@ -345,7 +349,9 @@ Status CudaRuntime::SendMtp(const StepPlan& plan, InFlight* step) {
           CudaGatherRowsParams{.src = m.mtp_states, .src_rows = m.mtp_from + num, .dst = m.mtp_states, .dst_rows = m.mtp_to,
                                .num_rows = static_cast<int64_t>(keep_from.size()), .dim = hidden_size});
   if (num > 0) {
-    SetMtpBatch(static_cast<int32_t>(spans.size()), static_cast<int32_t>(num), step->max_q_len, false);
+    SetMtpBatch(static_cast<int32_t>(spans.size()), static_cast<int32_t>(num), step->max_q_len, 0);
+    RunCuda(d.exec, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.batch_rows(exec, d.step.batch); });
+    EnqueuePlans();
     model.ForwardMtp(d.exec, {.next_token_ids = m.mtp_tokens,
                               .positions = m.row_positions,
                               .hidden = m.mtp_hidden,

@@ -213,5 +213,54 @@ TEST_F(GpuHalfCopies, StaleOnesAreNotUsed) {
   }
 }
 
+// Few rows, that heads' products and SwiGLU leave for FP8 matmuls with long rows.
+TEST_F(GpuHalfCopies, FewLongRowsOfFp8) {
+  constexpr int64_t kLong = 8192, kDim = 1024, kHeadDim = 128, kHeads = kLong / kHeadDim, kLatent = 64, kOut = 72, kMost = 4;
+  const GpuWeight head_weight(TestWeight(DType::kBF16, kLong, kLatent, 1)), gate_up_weight(TestWeight(DType::kFP8E4M3, 2 * kLong, kDim, 2)),
+      down_weight(TestWeight(DType::kFP8E4M3, kOut, kLong, 3));
+  HeadMatrices heads = {.matrices = {}, .num_heads = kHeads, .n = kHeadDim, .k = kLatent};
+  heads.matrices.push_back(ViewOf(head_weight));
+  const PackedMatrix gate_up = ViewOf(gate_up_weight), down = ViewOf(down_weight);
+  TestRng rng(4);
+  const GpuArray<float> latents(rng.NormalVector(kMost * kHeads * kLatent)), x(rng.NormalVector(kMost * kDim));
+  GpuArray<float> inner(kMost * kLong), y(kMost * kOut);
+  GpuBytes copies[kSources] = {GpuBytes(kMost * kLong * 2), GpuBytes(kMost * kLong * 2), GpuBytes(kMost * kLong * 2), GpuBytes(kMost * kLong * 2)};
+  const MatmulScratch scratch(int64_t{64} << 20);
+  for (int64_t m = 1; m <= kMost; ++m) {
+    for (bool deterministic : {false, true}) {
+      for (bool glu : {false, true}) {
+        SCOPED_TRACE(fmt::format("m {}{}{}", m, deterministic ? " deterministic" : "", glu ? " SwiGLU" : " heads"));
+        std::vector<float> results[2];
+        for (bool with_copies : {false, true}) {
+          CudaStep step;
+          step.backend = Gpu::Get().backend;
+          step.exec = scratch.Exec({"", CudaMath::kFast, deterministic, true});
+          for (int i = 0; with_copies && i < kSources; ++i) {
+            step.halves.Provide(static_cast<CudaHalfSource>(i), {copies[i].data(), kMost * kLong * 2, 2});
+          }
+          const ExecContext exec = {.device = DeviceType::kCuda, .cuda = &step};
+          y.Poison(), inner.Poison();
+          for (GpuBytes& copy : copies) copy.Poison();
+          const MatmulParams activated = {.x = x.data(), .x_stride = kDim, .m = m, .weight = &gate_up, .y = inner.data(), .y_stride = kLong,
+                                          .fusion = {.glu = true}};
+          if (glu && !MatmulFuses(exec, activated)) continue;
+          if (glu) {
+            Matmul(exec, activated);
+          } else {
+            HeadMatmul(exec, {.x = latents.data(), .x_stride = kHeads * kLatent, .x_head_stride = kLatent, .m = m, .weights = &heads,
+                              .y = inner.data(), .y_stride = kLong, .y_head_stride = kHeadDim});
+          }
+          EXPECT_EQ(step.halves.Find(inner.data(), kLong, m, kLong, 2).data != nullptr, with_copies && m >= 2);
+          Matmul(exec, {.x = inner.data(), .x_stride = kLong, .m = m, .weight = &down, .y = y.data(), .y_stride = kOut});
+          ASSERT_TRUE(step.status.ok()) << step.status.ToString();
+          results[with_copies] = y.Read();
+        }
+        EXPECT_EQ(FirstBitDifference(results[1], results[0]), "");
+        EXPECT_TRUE(scratch.Intact() && y.Intact() && inner.Intact());
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cachalot

@@ -23,6 +23,7 @@ CudaBackend MakeBackend() {
   backend.swiglu = &CudaSwiGlu;
   backend.attention_plan_bytes = &CudaAttentionPlanBytes;
   backend.attention_plan = &CudaPlanAttention;
+  backend.attention_plan_of_two = &CudaPlanAttentionOfTwo;
   backend.attention = &CudaAttention;
   backend.moe_gate_fuses = &CudaMoeGateFuses;
   backend.moe_gate = &CudaMoeGate;

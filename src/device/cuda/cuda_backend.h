@@ -45,7 +45,7 @@ struct RopeAppendParams;
 struct RopeTableParams;
 struct SwiGluParams;
 
-inline constexpr int kCudaBackendVersion = 9;
+inline constexpr int kCudaBackendVersion = 10;
 
 struct CudaBackend {
   int32_t version = 0;
@@ -101,6 +101,9 @@ struct CudaBackend {
   int64_t (*attention_plan_bytes)(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms);
   // The schedule of a step: once for all layers of one shape. Reads the batch's spans on the device.
   CudaStatus (*attention_plan)(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan);
+  // Of two batches with plans of their own, in one launch where both have few spans.
+  CudaStatus (*attention_plan_of_two)(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan, const CudaBatch& other,
+                                      const CudaAttentionPlan& other_plan);
   // params.spans is not read.
   CudaStatus (*attention)(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
                           const AttentionParams& params);

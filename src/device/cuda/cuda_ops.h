@@ -14,6 +14,8 @@ CudaStatus CudaRopeAppend(const CudaExec& exec, const CudaBatch& batch, const Ro
 CudaStatus CudaSwiGlu(const CudaExec& exec, const SwiGluParams& params);
 int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch& batch, int32_t num_sms);
 CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan);
+CudaStatus CudaPlanAttentionOfTwo(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan, const CudaBatch& other,
+                                  const CudaAttentionPlan& other_plan);
 CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan,
                          const AttentionParams& params);
 bool CudaMoeGateFuses(const CudaExec& exec, const CudaMoeGateParams& params);

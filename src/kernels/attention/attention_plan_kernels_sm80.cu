@@ -60,10 +60,10 @@ __device__ int StreamBlocks(const AttentionSchedule& s, int units, int parts) {
 }
 
 // Splits of a span's tiles; ranges are cut at multiples of `split` from a multiple of `align` on.
-__device__ __forceinline__ int NumSplits(const SpanShape& shape, int split, int align) {
+__device__ __forceinline__ int NumSplits(const AttentionSchedule& s, const SpanShape& shape, int split, int align) {
   if (!shape.split_class || shape.num_tiles == 0) return 0;
   const int num = (shape.end - shape.begin / align * align + split - 1) / split;
-  return shape.num_tiles > kMostCutTiles ? min(num, 1) : num;
+  return shape.num_tiles > s.most_cut_tiles ? min(num, 1) : num;
 }
 
 // The split with which the blocks are done first, when all take about as long for a token: each warp judges one, between
@@ -79,7 +79,7 @@ __device__ int ChooseSplit(const SeqSpan* spans, int num_spans, const AttentionS
   int items = 0, longest = 0;
   for (int i = threadIdx.x % 32; i < num_spans; i += 32) {
     const SpanShape shape = ShapeOf(s, spans[i]);
-    const int num_splits = NumSplits(shape, split, kSplitAlign);
+    const int num_splits = NumSplits(s, shape, split, kSplitAlign);
     if (num_splits == 0) continue;
     items += num_splits * shape.num_tiles;
     longest = max(longest, num_splits > 1 ? split : shape.end - shape.begin);
@@ -116,7 +116,7 @@ __global__ __launch_bounds__(kThreads) void PlanKernel(const SeqSpan* spans, int
     const int i = base + static_cast<int>(threadIdx.x);
     const SpanShape shape = i < num_spans ? ShapeOf(s, spans[i]) : SpanShape{true, 0, 0, 0};
     const bool split_class = shape.split_class && shape.num_tiles > 0;
-    int num_splits = NumSplits(shape, split, align);
+    int num_splits = NumSplits(s, shape, split, align);
     int total = 0;
     const int wanted = num_splits > 1 ? num_splits * shape.num_tiles : 0;
     const int first_partial = partials + BlockExclusiveScan<kThreads>(wanted, &total, scratch);
@@ -219,7 +219,7 @@ __device__ __forceinline__ int ChooseSplitByLanes(const SpanShape& mine, int num
 #pragma unroll 1
   for (int i = 0; i < num_spans; ++i) {
     SpanShape shape = {true, __shfl_sync(kAllLanes, mine.num_tiles, i), __shfl_sync(kAllLanes, mine.begin, i), __shfl_sync(kAllLanes, mine.end, i)};
-    const int num_splits = NumSplits(shape, split, kSplitAlign);
+    const int num_splits = NumSplits(s, shape, split, kSplitAlign);
     if (num_splits == 0) continue;
     items += num_splits * shape.num_tiles;
     longest = max(longest, num_splits > 1 ? split : shape.end - shape.begin);
@@ -245,17 +245,31 @@ struct LaneScan {
   }
 };
 
-__global__ __launch_bounds__(kFewThreads) void PlanFewKernel(const SeqSpan* spans, int num_spans, AttentionSchedule s, WideSchedule w,
-                                                             bool deterministic) {
+struct FewTask {
+  const SeqSpan* spans;
+  int num_spans;
+  AttentionSchedule s;
+  WideSchedule w;
+};
+struct FewTasks {
+  FewTask of[2];  // a block each
+};
+
+__global__ __launch_bounds__(kFewThreads) void PlanFewKernel(const __grid_constant__ FewTasks tasks, bool deterministic, bool read_early) {
   // As above: only kernels that read the schedule behind their wait may start before this one has ended.
-  if (s.stream_blocks == 0) LetNextKernelStart();
+  if (!read_early) LetNextKernelStart();
   WaitForEarlierKernels();
+  const FewTask& task = tasks.of[blockIdx.x];
+  const SeqSpan* spans = task.spans;
+  const int num_spans = task.num_spans;
+  const AttentionSchedule& s = task.s;
+  const WideSchedule& w = task.w;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const SeqSpan mine = lane < num_spans ? spans[lane] : SeqSpan{};
   const SpanShape shape = ShapeOf(s, mine);
   const int split = deterministic ? kFixedSplit : ChooseSplitByLanes(shape, num_spans, s);
   const int align = deterministic ? kFixedSplit : kSplitAlign;
-  int num_splits = NumSplits(shape, split, align);
+  int num_splits = NumSplits(s, shape, split, align);
   const int wanted = num_splits > 1 ? num_splits * shape.num_tiles : 0;
   const LaneScan partials(wanted);
   if (partials.before + wanted > s.max_partials) num_splits = min(num_splits, 1);
@@ -320,10 +334,33 @@ __global__ __launch_bounds__(kFewThreads) void PlanFewKernel(const SeqSpan* span
 
 }  // namespace
 
+namespace {
+
+bool IsFew(const CudaBatch& batch, const AttentionSchedule& s) {
+  return batch.num_spans <= kFewSpans && int64_t{batch.max_q_len} * s.group <= s.max_split_rows;
+}
+FewTask TaskOf(const CudaBatch& batch, const AttentionSchedule& s, const WideSchedule& w) { return {batch.spans, batch.num_spans, s, w}; }
+
+}  // namespace
+
 void LaunchPlan(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& s, const WideSchedule& w) {
-  const bool few = batch.num_spans <= kFewSpans && int64_t{batch.max_q_len} * s.group <= s.max_split_rows;
-  LaunchOverlapped(few ? &PlanFewKernel : &PlanKernel, 1, few ? kFewThreads : kThreads, 0, exec.stream, batch.spans, batch.num_spans, s, w,
-                   exec.deterministic);
+  if (IsFew(batch, s)) {
+    const FewTask task = TaskOf(batch, s, w);
+    LaunchOverlapped(&PlanFewKernel, 1, kFewThreads, 0, exec.stream, FewTasks{{task, task}}, exec.deterministic, s.stream_blocks > 0);
+  } else {
+    LaunchOverlapped(&PlanKernel, 1, kThreads, 0, exec.stream, batch.spans, batch.num_spans, s, w, exec.deterministic);
+  }
+}
+
+void LaunchPlans(const CudaExec& exec, const PlanTask& first, const PlanTask& second) {
+  if (!IsFew(*first.batch, first.schedule) || !IsFew(*second.batch, second.schedule)) {
+    LaunchPlan(exec, *first.batch, first.schedule, first.wide);
+    LaunchPlan(exec, *second.batch, second.schedule, second.wide);
+    return;
+  }
+  const FewTasks tasks = {{TaskOf(*first.batch, first.schedule, first.wide), TaskOf(*second.batch, second.schedule, second.wide)}};
+  LaunchOverlapped(&PlanFewKernel, 2, kFewThreads, 0, exec.stream, tasks, exec.deterministic,
+                   first.schedule.stream_blocks > 0 || second.schedule.stream_blocks > 0);
 }
 
 }  // namespace cachalot

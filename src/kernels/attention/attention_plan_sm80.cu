@@ -102,6 +102,7 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   if (s.blocks < 1) s.blocks = 1;
   s.least_split = mla ? 64 : 128;
   s.item_cost = 96;
+  s.most_cut_tiles = mla ? kMostCutMlaTiles : kMostCutTiles;
 
   s.stream_blocks_per_sm = mla || batch.num_rows <= kFewRows ? 1 : 2;
   s.stream_blocks = (HasStream(shape) || HasMlaStream(shape, batch)) && !deterministic ? s.stream_blocks_per_sm * num_sms : 0;
@@ -171,23 +172,46 @@ int64_t CudaAttentionPlanBytes(const CudaAttentionShape& shape, const CudaBatch&
   return MakeWideSchedule(MakeAttentionSchedule(shape, batch, num_sms, false, nullptr), batch).end;
 }
 
-CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan) {
+namespace {
+
+// Nothing is to be planned where there are no rows.
+CudaStatus MakePlan(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan, PlanTask* task) {
   const CudaAttentionShape& shape = plan.shape;
   if (shape.num_kv_heads <= 0 || shape.num_q_heads <= 0 || shape.num_q_heads % shape.num_kv_heads != 0) {
     return CudaFail(CudaFault::kInvalid, "attention_plan: %d query heads over %d KV heads", shape.num_q_heads,
                     shape.num_kv_heads);
   }
+  task->batch = &batch;
   if (batch.num_rows == 0 || batch.num_spans == 0) return nullptr;
-  const AttentionSchedule schedule =
-      MakeAttentionSchedule(shape, batch, exec.num_sms, exec.deterministic, plan.memory);
-  const WideSchedule wide = MakeWideSchedule(schedule, batch);
-  if (wide.end > plan.memory_bytes) {
+  task->schedule = MakeAttentionSchedule(shape, batch, exec.num_sms, exec.deterministic, plan.memory);
+  task->wide = MakeWideSchedule(task->schedule, batch);
+  if (task->wide.end > plan.memory_bytes) {
     return CudaFail(CudaFault::kInvalid, "attention_plan: %lld bytes, %lld needed for %d rows, %d spans",
-                    static_cast<long long>(plan.memory_bytes), static_cast<long long>(wide.end), batch.num_rows,
+                    static_cast<long long>(plan.memory_bytes), static_cast<long long>(task->wide.end), batch.num_rows,
                     batch.num_spans);
   }
-  LaunchPlan(exec, batch, schedule, wide);
+  return nullptr;
+}
+bool IsEmpty(const CudaBatch& batch) { return batch.num_rows == 0 || batch.num_spans == 0; }
+
+}  // namespace
+
+CudaStatus CudaPlanAttention(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan) {
+  PlanTask task = {};
+  if (CudaStatus failure = MakePlan(exec, batch, plan, &task)) return failure;
+  if (IsEmpty(batch)) return nullptr;
+  LaunchPlan(exec, batch, task.schedule, task.wide);
   return CudaLaunched("attention_plan of %d spans", batch.num_spans);
+}
+
+CudaStatus CudaPlanAttentionOfTwo(const CudaExec& exec, const CudaBatch& batch, const CudaAttentionPlan& plan, const CudaBatch& other,
+                                  const CudaAttentionPlan& other_plan) {
+  PlanTask tasks[2] = {};
+  if (CudaStatus failure = MakePlan(exec, batch, plan, &tasks[0])) return failure;
+  if (CudaStatus failure = MakePlan(exec, other, other_plan, &tasks[1])) return failure;
+  if (IsEmpty(batch) || IsEmpty(other)) return CudaFail(CudaFault::kInvalid, "attention_plan of two batches, one of them empty");
+  LaunchPlans(exec, tasks[0], tasks[1]);
+  return CudaLaunched("attention_plan of %d and %d spans", batch.num_spans, other.num_spans);
 }
 
 namespace {

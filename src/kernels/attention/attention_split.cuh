@@ -22,6 +22,7 @@ namespace cachalot {
 inline constexpr int kFixedSplit = 512;       // deterministic mode
 inline constexpr int kSplitAlign = 64;        // ranges begin at multiples of this
 inline constexpr int kMostCutTiles = 8;       // spans with more tiles than this have enough of them: they are not cut
+inline constexpr int kMostCutMlaTiles = 24;   // likewise: 128 heads of four tokens are 16 tiles of kMlaPreciseRows, on 132 SMs
 inline constexpr int kPreciseTokens = 512;    // a tile that sees no more keeps the rests (attention_tile.cuh)
 inline constexpr int kPrefillTileRows = 64;
 inline constexpr int kMlaTileRows = 64;
@@ -105,6 +106,7 @@ struct AttentionSchedule {
   int32_t blocks;               // that run at a time, for one KV head
   int32_t least_split;          // shorter ones cost more in merging than they gain
   int32_t item_cost;            // beside its tokens, in tokens
+  int32_t most_cut_tiles;       // of a span that is cut
   int32_t stream_blocks;        // at most; 0: no streaming kernel
   int32_t stream_blocks_per_sm;
   int64_t bytes;

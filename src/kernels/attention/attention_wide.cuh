@@ -27,6 +27,13 @@ struct WideSchedule {
 WideSchedule MakeWideSchedule(const AttentionSchedule& schedule, const CudaBatch& batch);
 // Makes both on the device (attention_plan_kernels_sm80.cu).
 void LaunchPlan(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const WideSchedule& wide);
+// Of two batches, in one launch where both have few spans.
+struct PlanTask {
+  const CudaBatch* batch;
+  AttentionSchedule schedule;
+  WideSchedule wide;
+};
+void LaunchPlans(const CudaExec& exec, const PlanTask& first, const PlanTask& second);
 
 // Beside PrefillCovers.
 bool WidePrefillCovers(const AttentionParams& params);

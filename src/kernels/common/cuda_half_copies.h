@@ -1,4 +1,4 @@
-// F16 copies of what norms, SwiGLU and attention write, made while it is written, for the matmuls that would convert it next.
+// F16 copies of what norms, SwiGLU, attention and the matmuls of heads behind it write, made while it is written, for the matmuls that would convert it next.
 //
 // Invariant: Find gives a copy only of what lies at x now. So whoever writes F32 to device memory says where (Overwritten,
 // before its own Begin) or that it might have been anywhere (Clear); RunCuda does the latter for every op that does not say.
@@ -23,11 +23,11 @@ struct CudaHalfBuffer {
   int64_t least_rows = INT64_MAX;
 };
 
-enum class CudaHalfSource : int32_t { kNorm, kSwiGlu, kAttention };
+enum class CudaHalfSource : int32_t { kNorm, kSwiGlu, kAttention, kHeads };
 
 class CudaHalfCopies {
  public:
-  static constexpr int kNumSources = 3;
+  static constexpr int kNumSources = 4;
 
   // A dry run: the copies that would have been found say how large a buffer they want.
   void StartPlanning() { planning_ = true; }

@@ -40,8 +40,14 @@ bool EmbedNorms(const ExecContext& ctx, const EmbedNormsParams& params) {
   if (const PackedMatrix* matrix = params.upcoming; matrix != nullptr && matrix->layout == PackLayout::kCuda) {
     on_gpu.upcoming = matrix->data, on_gpu.upcoming_bytes = matrix->n * CudaRowsOf(matrix->dtype, matrix->k).row_bytes;
   }
-  if (on_gpu.norm == nullptr || !EmbedTakesNorms(on_gpu)) return false;
-  RunCuda(ctx, &CudaBackend::embed, on_gpu);
+  const bool dry = ctx.cuda->backend == nullptr;  // nothing has a place then
+  if ((on_gpu.norm == nullptr && !dry) || !EmbedTakesNorms(on_gpu)) return false;
+  CudaHalfCopies& halves = ctx.cuda->halves;
+  halves.Clear();
+  if (ctx.cuda->exec.math != CudaMath::kF32) {
+    on_gpu.y_half = halves.Begin(CudaHalfSource::kNorm, on_gpu.y, on_gpu.y_stride, on_gpu.num_tokens, 2 * on_gpu.table.k);
+  }
+  RunCudaTold(ctx, &CudaBackend::embed, on_gpu);
   return true;
 }
 

@@ -24,6 +24,7 @@ struct CudaEmbedParams {
   const float* front_norm = nullptr;
   const float* hidden_norm = nullptr;
   float eps = 0;
+  CudaHalfRows y_half = {};            // y as F16 too, or null
   // What the next matmul reads, 16-byte aligned: a part of it is brought to L2 while the memory has nothing else to do, where tokens are few.
   const std::byte* upcoming = nullptr;
   int64_t upcoming_bytes = 0;

@@ -1,6 +1,7 @@
 // Embed: one block a token, four values a thread at a time. With norms two blocks a token, which keep its rows in registers.
 #include <algorithm>
 
+#include "device/cuda/clamped_half.cuh"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
@@ -89,6 +90,8 @@ __global__ void __launch_bounds__(kThreads) EmbedNormsKernel(const __grid_consta
   WaitForEarlierKernels();
   const int64_t token = blockIdx.x;
   auto* y = reinterpret_cast<float4*>(p.y + token * p.y_stride) + (is_hidden ? vectors : 0);
+  uint2* y_half = nullptr;
+  if (p.y_half.data != nullptr) y_half = reinterpret_cast<uint2*>(static_cast<uint16_t*>(p.y_half.data) + token * p.y_half.stride) + (is_hidden ? vectors : 0);
   float4 row[kMaxVectors] = {};
   if (is_hidden) {
     const int64_t from = p.hidden_rows != nullptr ? p.hidden_rows[token] : token;
@@ -115,7 +118,9 @@ __global__ void __launch_bounds__(kThreads) EmbedNormsKernel(const __grid_consta
 #pragma unroll
   for (int i = 0; i < kMaxVectors; ++i) {
     const int at = static_cast<int>(threadIdx.x) + i * kThreads;
-    if (at < vectors) y[at] = row[i];
+    if (at >= vectors) continue;
+    y[at] = row[i];
+    if (y_half != nullptr) y_half[at] = ClampedHalf4(row[i]);
   }
 }
 

@@ -15,6 +15,11 @@ void HeadMatmul(const ExecContext& ctx, const HeadMatmulParams& params) {
   if (OnCuda(ctx)) {
     ctx.cuda->halves.Overwritten(params.y, (((params.m - 1) * params.y_stride + (weights.num_heads - 1) * params.y_head_stride +
                                              weights.n) * static_cast<int64_t>(sizeof(float))));
+    CudaHalfRows y_half;
+    constexpr int64_t kLeastCopiedRows = 2, kMostCopiedRows = 4;  // the decode kernel's
+    if (params.m >= kLeastCopiedRows && params.m <= kMostCopiedRows && params.y_head_stride == weights.n && ctx.cuda->exec.math != CudaMath::kF32) {
+      y_half = ctx.cuda->halves.Begin(CudaHalfSource::kHeads, params.y, params.y_stride, params.m, int64_t{weights.num_heads} * weights.n);
+    }
     RunCudaMatmul(ctx, &CudaBackend::head_matmul, &CudaBackend::head_matmul_workspace_bytes,
                   CudaHeadMatmulParams{.x = params.x,
                                        .x_stride = params.x_stride,
@@ -25,7 +30,8 @@ void HeadMatmul(const ExecContext& ctx, const HeadMatmulParams& params) {
                                        .weight = CudaView(weights.matrices.front()),
                                        .y = params.y,
                                        .y_stride = params.y_stride,
-                                       .y_head_stride = params.y_head_stride});
+                                       .y_head_stride = params.y_head_stride,
+                                       .y_half = y_half});
     return;
   }
   WorkspaceScope scope(ctx.workspace);

@@ -23,6 +23,11 @@ inline CudaMatrix CudaView(const PackedMatrix& matrix) {
 inline CudaHalfRows FindHalf(const ExecContext& ctx, const CudaMatrix& weight, const float* x, int64_t x_stride, int64_t m) {
   constexpr int64_t kLeastRows = 9, kLeastRowsOfCodes = 129;
   if (ctx.cuda->exec.math == CudaMath::kF32 || weight.dtype == DType::kF32 || weight.dtype == DType::kBF16) return {};
+  // The decode kernel's blocks each read all of x: several long rows.
+  constexpr int64_t kLeastFewRows = 2, kMostFewRows = 4, kLongRow = 8192;
+  if (weight.dtype == DType::kFP8E4M3 && weight.k >= kLongRow && m <= kMostFewRows) {
+    return ctx.cuda->halves.Find(x, x_stride, m, weight.k, kLeastFewRows);
+  }
   return ctx.cuda->halves.Find(x, x_stride, m, weight.k, weight.dtype == DType::kF16 ? kLeastRows : kLeastRowsOfCodes);
 }
 

@@ -260,6 +260,8 @@ __device__ __forceinline__ void RunGemvBlock(const MatmulProblem& p, const GemvS
     const bool normed = p.norm_weight != nullptr;
     if (normed) FindNorms(p, group, &memory->norms);
     StageX<kType, true>(p, group, aligned_x, shape.x_row_bytes, normed ? &memory->norms : nullptr, x);
+  } else if (kType == DType::kFP8E4M3 && HasHalfX(p)) {
+    StageHalfX(p, group.m, shape.x_row_bytes, SharedAddress(x));
   } else {
     StageX<kType, false>(p, group, aligned_x, shape.x_row_bytes, nullptr, x);
   }

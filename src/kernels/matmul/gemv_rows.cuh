@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/cuda/norm_sum.cuh"
+#include "device/cuda/tensor_core.cuh"
 #include "kernels/matmul/gemv_shape.h"
 #include "kernels/matmul/glu_store.cuh"
 #include "kernels/matmul/matmul_problem.cuh"
@@ -99,6 +100,25 @@ __device__ __forceinline__ void StageX(const MatmulProblem& p, const MatmulGroup
   }
 }
 
+// The same from a copy in 16 bits, which has whole rows: long ones take the registers' way in several rounds of latency.
+__device__ __forceinline__ bool HasHalfX(const MatmulProblem& p) {
+  return p.x_half.data != nullptr && p.expert_begin == nullptr && p.x_rows == nullptr && p.num_groups == 1;
+}
+__device__ __forceinline__ void StageHalfX(const MatmulProblem& p, int rows, int row_bytes, uint32_t out) {
+  const auto* x = static_cast<const std::byte*>(p.x_half.data);
+  const int pieces = (row_bytes - kGemvXGap) / 16;
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+    const std::byte* from = x + row * p.x_half.stride * 2;
+#pragma unroll 4
+    for (int at = static_cast<int>(threadIdx.x); at < pieces; at += static_cast<int>(blockDim.x)) {
+      CopyAsync16(out + row * row_bytes + at * 16, from + at * 16, true);
+    }
+  }
+  CommitAsync();
+  WaitAsync<0>();
+}
+
 // Sums of the warps, by columns and rows.
 struct GemvPartials {
   float* values;  // [splits, columns, pass_tiles * 16]
@@ -117,6 +137,7 @@ __device__ __forceinline__ void StoreSums(const MatmulProblem& p, const MatmulGr
     if (p.bias != nullptr) sum += p.bias[n];
     float* y = group.y + int64_t{group.first + column} * p.y_stride + n;
     *y = p.accumulate ? *y + sum : sum;
+    if (p.y_half.data != nullptr) static_cast<uint16_t*>(p.y_half.data)[(group.first + column) * p.y_half.stride + (group.y - p.y) + n] = ClampedHalf(sum);
   }
 }
 

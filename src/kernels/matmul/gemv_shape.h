@@ -100,7 +100,7 @@ inline int GemvSplits(int64_t pieces, int warps) {
     const double share = static_cast<double>(pieces) / static_cast<double>((pieces + splits - 1) / splits * splits);
     if (splits > pieces || share <= best_share) continue;
     best = splits, best_share = share;
-    if (share >= 0.85) break;
+    if (share >= 0.9) break;
   }
   return best;
 }

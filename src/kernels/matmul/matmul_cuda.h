@@ -149,6 +149,7 @@ struct CudaHeadMatmulParams {
   float* y = nullptr;        // row i, head h at y + i * y_stride + h * y_head_stride, [n]
   int64_t y_stride = 0;
   int64_t y_head_stride = 0;
+  CudaHalfRows y_half = {};  // y as F16 too, head behind head, or null
 };
 
 // Pairs (token, expert) sorted by expert, as MoeSort leaves them: expert e owns pairs [expert_begin[e], expert_begin[e+1]).

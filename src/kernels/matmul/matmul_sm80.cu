@@ -360,8 +360,22 @@ CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& para
   p.y = params.y;
   p.y_stride = params.y_stride;
   p.y_group_stride = params.y_head_stride;
-  if (WantsF32(exec, head.dtype)) return LaunchF32Matmul(exec, head.dtype, p);
-  return RunStream(exec, head.dtype, p, params.m, 0, ColumnsFor(params.m), "head_matmul");
+  const bool f32 = WantsF32(exec, head.dtype);
+  const bool decode = !f32 && FindGemvShape(exec, head.dtype, p, 0).blocks > 0;
+  if (decode) p.y_half = params.y_half;
+  if (CudaStatus failure = f32 ? LaunchF32Matmul(exec, head.dtype, p)
+                               : RunStream(exec, head.dtype, p, params.m, 0, ColumnsFor(params.m), "head_matmul")) {
+    return failure;
+  }
+  if (decode || params.y_half.data == nullptr) return nullptr;
+  ConvertXParams convert;  // behind kernels that do not write it themselves
+  convert.x = params.y;
+  convert.x_stride = params.y_stride;
+  convert.num_rows = params.m;
+  convert.k = int64_t{params.num_heads} * params.n;
+  convert.aligned = reinterpret_cast<uintptr_t>(params.y) % 16 == 0 && params.y_stride % 4 == 0;
+  convert.out = params.y_half.data;
+  return ConvertX(exec, convert);
 }
 
 int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t num_sms) {

@@ -73,14 +73,21 @@ template <bool kHigh>
 __device__ __forceinline__ uint32_t SignedBytes(uint32_t u) {
   return SubF16x2(__byte_perm(u, 0x64646464, kHigh ? 0x4342 : 0x4140), 0x64806480);
 }
+// u & mask | 0x64006400, in one instruction: the compiler makes two of it.
+template <uint32_t kMask>
+__device__ __forceinline__ uint32_t MaskedAbove1024(uint32_t u) {
+  uint32_t bits;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;\n" : "=r"(bits) : "r"(u), "n"(kMask), "r"(0x64006400u));
+  return bits;
+}
 // Bits 0 .. 3 and 16 .. 19 less kZero; kHigh: bits 4 .. 7 and 20 .. 23, which come as sixteenfold.
 template <int kZero, bool kHigh>
 __device__ __forceinline__ uint32_t Nibbles(uint32_t u) {
   if constexpr (kHigh) {
     constexpr uint32_t kSixteenth = 0x2c002c00, kZeros = 0xd400d400u + kZero * 0x00100010u;  // -(64 + kZero)
-    return FmaF16x2((u & 0x00f000f0) | 0x64006400, kSixteenth, kZeros);
+    return FmaF16x2(MaskedAbove1024<0x00f000f0>(u), kSixteenth, kZeros);
   }
-  return SubF16x2((u & 0x000f000f) | 0x64006400, 0x64006400u + kZero * 0x10001u);
+  return SubF16x2(MaskedAbove1024<0x000f000f>(u), 0x64006400u + kZero * 0x10001u);
 }
 // E4M3 bytes 0 and 1 of `u`.
 __device__ __forceinline__ uint32_t Fp8Pair(uint32_t u) {

@@ -26,6 +26,8 @@ struct CudaDraftState {
   int32_t row_tokens = 0;             // of KV memory for each slot
 };
 
+inline constexpr int32_t kDraftPickParts = 32;  // of a row of logits, each searched by a block, at most
+
 // The planned spans of a step, as far as drafting looks at them.
 struct CudaDraftSpans {
   const SeqSpan* planned = nullptr;   // [num_spans]
@@ -63,11 +65,18 @@ struct CudaDraftNextParams {
   CudaDraftSpans spans;
   CudaDraftState state;
   int32_t pass = 0;
-  const int32_t* picked = nullptr;    // [num_spans]
+  const int32_t* picked = nullptr;    // [num_spans]; null: the first of the largest of each span's logits
+  const float* logits = nullptr;      // [num_spans, vocab], row stride logits_stride
+  int64_t logits_stride = 0;
+  int32_t vocab = 0;
+  unsigned long long* best = nullptr;  // [num_spans, kDraftPickParts] scratch
+  int32_t* step_tokens = nullptr;     // out: the drafts among the tokens that step_begin wrote
   SeqSpan* batch_spans = nullptr;     // [num_spans] out
   int32_t* token_ids = nullptr;       // [num_spans] out
   int32_t* picks = nullptr;           // as above, of the next pass
   CudaDraftRows rows;                 // [num_spans] out
+  const uint64_t* clock = nullptr;    // what draft_begin wrote, where this is the last pass
+  int64_t* draft_ns = nullptr;        // out then: how long drafting took
 };
 
 // Behind a step with prompts: their rows that are not sampled from, as a batch of the step's own rows.

@@ -82,9 +82,7 @@ struct CudaStepBeginParams {
   int32_t* wanted_in_front = nullptr;   // drafts in front of it, its own token included
   int32_t* cleared = nullptr;           // [num_cleared], zero: what the step counts in
   int64_t num_cleared = 0;
-  // How long making the step's drafts took, since draft_begin wrote the clock; null: none were made.
-  const uint64_t* draft_clock = nullptr;
-  int64_t* draft_ns = nullptr;
+  CudaDraftBeginParams drafts = {};     // draft_begin in the same launch: of other slots than those that enter. Count 0: none
 };
 
 // After sampling: drafts are held against what was drawn in front of them, and the slots learn their tokens.

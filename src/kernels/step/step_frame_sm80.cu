@@ -1,9 +1,11 @@
-// step_begin and step_end: one block each, since they move a few kilobytes and what counts is one launch instead of many.
+// step_begin and step_end: one block each, since they move a few kilobytes and what counts is one launch instead of many; beside
+// step_begin's draft_begin's.
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
 #include "device/cuda/global_clock.cuh"
 #include "kernels/sample/sample_random.cuh"
+#include "kernels/step/draft_begin.cuh"
 #include "kernels/step/step.h"
 
 namespace cachalot {
@@ -24,9 +26,12 @@ __device__ void EnterSlot(const CudaSlotState& state, const CudaSlotSetup& setup
 __global__ void __launch_bounds__(kThreads) BeginKernel(CudaStepBeginParams p) {
   LetNextKernelStart();
   WaitForEarlierKernels();
+  if (blockIdx.x > 0) {
+    BeginDrafts(p.drafts);
+    return;
+  }
   const CudaStepHeader header = *p.header;
   const int thread = static_cast<int>(threadIdx.x);
-  if (thread == 0 && p.draft_clock != nullptr) *p.draft_ns = static_cast<int64_t>(GlobalNs() - *p.draft_clock);
   for (int i = thread; i < header.num_writes; i += kThreads) {
     const CudaBlockWrite write = p.writes[i];
     p.tables[write.group][write.slot * p.table_strides[write.group] + write.index] = write.block_id;
@@ -147,7 +152,7 @@ CudaStatus CudaStepBegin(const CudaExec& exec, const CudaStepBeginParams& params
   if (params.num_groups > kMaxCudaKvGroups) {
     return CudaFail(CudaFault::kUnsupported, "step_begin: %d KV groups (at most %d)", params.num_groups, kMaxCudaKvGroups);
   }
-  LaunchOverlapped(&BeginKernel, 1, kThreads, 0, exec.stream, params);
+  LaunchOverlapped(&BeginKernel, params.drafts.count > 0 ? 2 : 1, kThreads, 0, exec.stream, params);
   return CudaLaunched("step_begin of %d rows, %d spans", params.max_rows, params.max_spans);
 }
 
