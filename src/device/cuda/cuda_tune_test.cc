@@ -38,8 +38,6 @@ TEST(CudaTune, ReadsWhatItKnows) {
   EXPECT_EQ(tune.experts, CudaTune::Experts::kUsual);
   ASSERT_TRUE(ParseCudaTune("chain=none", &tune));
   EXPECT_EQ(tune.chain, CudaTune::Chain::kNone);
-  ASSERT_TRUE(ParseCudaTune("chain=always", &tune));
-  EXPECT_EQ(tune.chain, CudaTune::Chain::kAlways);
   EXPECT_FALSE(ParseCudaTune("chain=", &tune));
   ASSERT_TRUE(ParseCudaTune("experts=one", &tune));
   EXPECT_EQ(tune.prefill, CudaTune::Prefill::kWgmma);

@@ -25,7 +25,7 @@ inline constexpr int kChainWarps = 16;       // that multiply; they share k
 inline constexpr int kChainRunBytes = 128;   // of a row, that a warp multiplies of a stage
 inline constexpr int kChainStageRowBytes = kChainWarps * kChainRunBytes;
 inline constexpr int kChainRowStride = kChainStageRowBytes + 64;  // eight lanes that read two rows meet no bank twice
-inline constexpr int kChainRecordBytes = 16;  // of a run, where there are any
+inline constexpr int kChainRecordBytes = 16;  // of a run
 inline constexpr int kChainStageRecordBytes = kChainWarps * kChainRecordBytes;
 inline constexpr int kChainRecordStride = kChainStageRecordBytes + 16;
 inline constexpr int kChainRecordsAt = kChainTileRows * kChainRowStride;  // in a stage
@@ -38,19 +38,12 @@ inline constexpr int kChainMostNormK = 8192;   // where it keeps the norm's weig
 inline constexpr int64_t kChainOwnSharedBytes = 2 << 10;  // of a block, beside its dynamic part
 inline constexpr int64_t kChainMostSharedBytes = (int64_t{227} << 10) - kChainOwnSharedBytes;
 
-constexpr bool ChainHasRecords(DType dtype) { return dtype == DType::kQ4_K; }
-constexpr bool ChainReads(DType dtype) { return dtype == DType::kF16 || dtype == DType::kQ4_K; }
-// Values of a run.
-constexpr int ChainRunValues(DType dtype) { return dtype == DType::kQ4_K ? 256 : 64; }
-constexpr int ChainStageBytes(DType dtype) { return kChainRecordsAt + (ChainHasRecords(dtype) ? kChainTileRows * kChainRecordStride : 0); }
-template <DType kType>
-inline constexpr bool kChainHasRecords = ChainHasRecords(kType);  // for device code
-template <DType kType>
-inline constexpr int kChainStageBytes = ChainStageBytes(kType);
+constexpr bool ChainReads(DType dtype) { return dtype == DType::kQ4_K; }
+inline constexpr int kChainRunValues = 256;  // a superblock, which has a record
+inline constexpr int kChainStageBytes = kChainRecordsAt + kChainTileRows * kChainRecordStride;
 
-// x in shared memory. 16-bit weights: F16 as they come. Codes: of 256 values 512 bytes for the lanes, then, behind all of them, 64 bytes
-// of scales and sums.
-constexpr int64_t ChainXBytes(DType dtype, int64_t k) { return dtype == DType::kQ4_K ? k / 256 * (512 + 64) : k * 2; }
+// x in shared memory: of 256 values 512 bytes for the lanes, then, behind all of them, 64 bytes of scales and sums.
+constexpr int64_t ChainXBytes(int64_t k) { return k / 256 * (512 + 64); }
 
 struct ChainRange {
   int begin, end;
@@ -70,13 +63,13 @@ struct ChainLayout {
   int partials = 0;  // [kChainPartials, kChainWarps, kChainTileRows]
   int bytes = 0;
 };
-inline ChainLayout LayChainOut(DType dtype, int64_t most_k, int64_t most_bytes) {
-  const int64_t x_bytes = (ChainXBytes(dtype, most_k) + 127) / 128 * 128, rest = x_bytes + int64_t{kChainPartials} * kChainPartialBytes;
+inline ChainLayout LayChainOut(int64_t most_k, int64_t most_bytes) {
+  const int64_t x_bytes = (ChainXBytes(most_k) + 127) / 128 * 128, rest = x_bytes + int64_t{kChainPartials} * kChainPartialBytes;
   ChainLayout layout;
-  const int64_t stages = std::min<int64_t>((most_bytes - rest) / ChainStageBytes(dtype), kChainMostStages);
+  const int64_t stages = std::min<int64_t>((most_bytes - rest) / kChainStageBytes, kChainMostStages);
   if (most_bytes < rest || stages < kChainLeastStages) return layout;
   layout.stages = static_cast<int>(stages);
-  layout.x = layout.stages * ChainStageBytes(dtype);
+  layout.x = layout.stages * kChainStageBytes;
   layout.partials = layout.x + static_cast<int>(x_bytes);
   layout.bytes = layout.partials + kChainPartials * kChainPartialBytes;
   return layout;

@@ -1,11 +1,10 @@
-// A run of a row of W and x, of each format that chain.cuh takes: how x lies in shared memory, and the products.
+// A run of a row of W and x for chain.cuh: how x lies in shared memory, and the products.
 //
-// Codes. x becomes integers of 16 bits for each block of 32 values (at most 32512 in size, as two bytes with a sign); a code is a byte, 16
+// x becomes integers of 16 bits for each block of 32 values (at most 32512 in size, as two bytes with a sign); a code is a byte, 16
 // times its number. mma m16n8k32: rows of W by columns of x, where column 2 j + part of a product is block j of a chunk of 128 values
 // and the upper or lower byte: other blocks' values are zero in it, so four blocks' sums of one row lie in four lanes, exact.
 #pragma once
 
-#include "device/cuda/clamped_half.cuh"
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/matmul/chain.h"
@@ -35,39 +34,6 @@ __device__ __forceinline__ uint32_t FourBytes(const int (&v)[4]) {
 
 template <DType kType>
 struct ChainRun;
-
-// F16: k in its order.
-template <>
-struct ChainRun<DType::kF16> {
-  float acc[2][4] = {};
-
-  static __device__ __forceinline__ void Stage(const float4 (&v)[2], int group, bool there, int, unsigned char* x) {
-    if (!there) return;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      *reinterpret_cast<uint2*>(x + (group / 4 * 32 + half * 16 + group % 4 * 4) * 2) = ClampedHalf4(v[half]);
-    }
-  }
-
-  // Run `of` of each row: 64 values.
-  __device__ __forceinline__ void Multiply(uint32_t stage, uint32_t x, uint32_t, int of) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, quad = lane % 4;
-    const uint32_t w = stage + g * kChainRowStride + of % kChainWarps * kChainRunBytes + quad * 16;
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      uint32_t raw[2][4], x_bits[4];
-      LoadChain16(raw[0], w + c * 64);
-      LoadChain16(raw[1], w + c * 64 + 8 * kChainRowStride);
-      LoadChain16(x_bits, x + of * kChainRunBytes + c * 64 + quad * 16);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const uint32_t a[4] = {raw[0][2 * j], raw[1][2 * j], raw[0][2 * j + 1], raw[1][2 * j + 1]};
-        Mma(acc[j], a, x_bits[2 * j], x_bits[2 * j + 1], __half{});
-      }
-    }
-  }
-  __device__ __forceinline__ float2 Sums() const { return {acc[0][0] + acc[1][0], acc[0][2] + acc[1][2]}; }
-};
 
 // Q4_K: a run is a superblock of 256 values with its record.
 template <>

@@ -12,19 +12,13 @@
 namespace cachalot {
 namespace {
 
-struct ChainKernelRow {
-  DType dtype;
-  CudaStatus (*launch)(const CudaExec&, const ChainProblem&);
-};
-constexpr ChainKernelRow kKernels[] = {{DType::kF16, &LaunchChain<DType::kF16>}, {DType::kQ4_K, &LaunchChain<DType::kQ4_K>}};
-
 // False: the kernel does not take it.
 bool MakeOp(const CudaMatmulParams& params, ChainOp* out) {
   const CudaMatrix& w = params.weight;
   const CudaTune& tune = CurrentTune();
   const bool norm = params.fusion.norm_weight != nullptr;
   const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
-  if (params.m != 1 || w.n <= 0 || w.k <= 0 || w.k > (norm ? kChainMostNormK : kChainMostK) || w.k % ChainRunValues(w.dtype) != 0 ||
+  if (params.m != 1 || w.n <= 0 || w.k <= 0 || w.k > (norm ? kChainMostNormK : kChainMostK) || w.k % kChainRunValues != 0 ||
       CheckMatmul(params) != nullptr || !whole(w.data) || !whole(params.x) || !whole(params.fusion.norm_weight) || params.y_half.data != nullptr) {
     return false;
   }
@@ -36,7 +30,7 @@ bool MakeOp(const CudaMatmulParams& params, ChainOp* out) {
   *out = {.w = w.data, .rows = static_cast<int>(params.fusion.glu ? w.n / 2 : w.n), .k = static_cast<int>(w.k),
           .row_bytes = static_cast<int>(layout.row_bytes), .x = params.x, .norm_weight = params.fusion.norm_weight,
           .norm_eps = params.fusion.norm_eps, .bias = params.bias, .y = params.y, .accumulate = params.accumulate, .glu = params.fusion.glu};
-  out->code_bytes = static_cast<int>(w.k / ChainRunValues(w.dtype)) * kChainRunBytes;
+  out->code_bytes = static_cast<int>(w.k / kChainRunValues) * kChainRunBytes;
   out->records_at = static_cast<int>(layout.scales_offset);
   return true;
 }
@@ -44,8 +38,7 @@ bool MakeOp(const CudaMatmulParams& params, ChainOp* out) {
 bool MakeChain(const CudaExec& exec, const CudaMatmulChain& chain, ChainProblem* out) {
   if (chain.count <= 0 || chain.count > kChainMost) return false;
   const DType dtype = chain.ops[0].weight.dtype;
-  const CudaTune::Chain tune = CurrentTune().chain;
-  if (tune == CudaTune::Chain::kNone || !ChainReads(dtype) || exec.deterministic || WantsF32(exec, dtype) || !CurrentCard().RunsHopperCode() ||
+  if (CurrentTune().chain == CudaTune::Chain::kNone || !ChainReads(dtype) || exec.deterministic || WantsF32(exec, dtype) || !CurrentCard().RunsHopperCode() ||
       exec.counters == nullptr) {
     return false;
   }
@@ -55,7 +48,7 @@ bool MakeChain(const CudaExec& exec, const CudaMatmulChain& chain, ChainProblem*
     if (chain.ops[i].weight.dtype != dtype || !ChainFits(chain.ops[i].weight.n, exec.num_sms) || !MakeOp(chain.ops[i], &p.ops[i])) return false;
     most_k = std::max(most_k, chain.ops[i].weight.k);
   }
-  p.layout = LayChainOut(dtype, most_k, std::min(kChainMostSharedBytes, CurrentCard().shared_bytes - kChainOwnSharedBytes));
+  p.layout = LayChainOut(most_k, std::min(kChainMostSharedBytes, CurrentCard().shared_bytes - kChainOwnSharedBytes));
   if (p.layout.stages == 0) return false;
   *out = p;
   return true;
@@ -75,12 +68,7 @@ CudaStatus CudaRunMatmulChain(const CudaExec& exec, const CudaMatmulChain& chain
                     static_cast<long long>(chain.ops[0].m), static_cast<long long>(chain.ops[0].weight.n),
                     static_cast<long long>(chain.ops[0].weight.k));
   }
-  // One alone of 16 bits: the decode kernel's blocks begin before those in front have ended.
-  const bool alone = chain.count == 1 && CurrentTune().chain != CudaTune::Chain::kAlways && chain.ops[0].weight.dtype == DType::kF16;
-  if (alone) return CudaMatmul(exec, chain.ops[0]);
-  const DType dtype = chain.ops[0].weight.dtype;
-  const auto* found = std::find_if(std::begin(kKernels), std::end(kKernels), [&](const ChainKernelRow& row) { return row.dtype == dtype; });
-  return found->launch(exec, p);
+  return LaunchChain<DType::kQ4_K>(exec, p);
 }
 
 }  // namespace cachalot
