@@ -166,8 +166,10 @@ int Main() {
 }  // namespace
 }  // namespace cachalot
 
-// No arguments: all matmuls; names of types: those; `experts [ROUNDS]`: a mixture's experts for a few tokens.
+// No arguments: all matmuls; names of types: those; `experts [ROUNDS]`: a mixture's experts for a few tokens;
+// `chain [ROUNDS]`: a layer's matmuls of one row.
 int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "experts") == 0) return cachalot::FewTokensBench(argc > 2 ? std::atoi(argv[2]) : 9);
+  if (argc > 1 && std::strcmp(argv[1], "chain") == 0) return cachalot::ChainBench(argc > 2 ? std::atoi(argv[2]) : 9);
   return argc > 1 ? cachalot::Some(argc - 1, argv + 1) : cachalot::Main();
 }

@@ -94,5 +94,7 @@ inline void Cell(const Bench& bench, double us, double bytes, double flops, bool
 
 // A mixture's experts for one to four tokens (gpu_moe_few_bench.cc).
 int FewTokensBench(int rounds);
+// Matmuls of one row that follow each other, in one launch and in as many (gpu_chain_bench.cc).
+int ChainBench(int rounds);
 
 }  // namespace cachalot

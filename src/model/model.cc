@@ -265,6 +265,7 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
                  .y_stride = spec_.hidden_size});
   }
   const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, batch.num_expanded, rope.cos, rope.sin};
+  const CudaChaining chaining(exec);
   const bool some = batch.wanted_rows != nullptr && batch.num_wanted_rows < batch.num_tokens &&
                     exec.device == DeviceType::kCpu;
   const auto end = static_cast<size_t>(std::min(batch.end_layer, spec_.num_layers));

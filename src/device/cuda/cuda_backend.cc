@@ -51,6 +51,8 @@ CudaBackend MakeBackend() {
   backend.matmul_fuses = &CudaMatmulFuses;
   backend.moe_matmul_fuses = &CudaMoeMatmulFuses;
   backend.matmul = &CudaMatmul;
+  backend.matmul_chains = &CudaMatmulChains;
+  backend.matmul_chain = &CudaRunMatmulChain;
   backend.head_matmul = &CudaHeadMatmul;
   backend.moe_matmul = &CudaMoeMatmul;
   backend.moe_pair_fuses = &CudaMoePairFuses;

@@ -23,6 +23,7 @@ struct CudaDraftFeedParams;
 struct CudaDraftNextParams;
 struct CudaEmbedParams;
 struct CudaHeadMatmulParams;
+struct CudaMatmulChain;
 struct CudaMatmulParams;
 struct CudaMlaAssembleParams;
 struct CudaMlaGatherParams;
@@ -145,6 +146,9 @@ struct CudaBackend {
   bool (*matmul_fuses)(const CudaExec& exec, const CudaMatmulParams& params);
   bool (*moe_matmul_fuses)(const CudaExec& exec, const CudaMoeMatmulParams& params);
   CudaStatus (*matmul)(const CudaExec& exec, const CudaMatmulParams& params);
+  // Matmuls of one row that follow each other in one launch, where matmul_chains says so.
+  bool (*matmul_chains)(const CudaExec& exec, const CudaMatmulChain& chain);
+  CudaStatus (*matmul_chain)(const CudaExec& exec, const CudaMatmulChain& chain);
   CudaStatus (*head_matmul)(const CudaExec& exec, const CudaHeadMatmulParams& params);
   CudaStatus (*moe_matmul)(const CudaExec& exec, const CudaMoeMatmulParams& params);
   // Experts and, beside them, a dense matmul in one launch, where moe_pair_fuses says so; neither may read what the other writes.

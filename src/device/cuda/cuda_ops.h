@@ -44,6 +44,8 @@ int64_t CudaMoeMatmulWorkspaceBytes(const CudaMoeMatmulParams& params, int32_t n
 bool CudaMatmulFuses(const CudaExec& exec, const CudaMatmulParams& params);
 bool CudaMoeMatmulFuses(const CudaExec& exec, const CudaMoeMatmulParams& params);
 CudaStatus CudaMatmul(const CudaExec& exec, const CudaMatmulParams& params);
+bool CudaMatmulChains(const CudaExec& exec, const CudaMatmulChain& chain);
+CudaStatus CudaRunMatmulChain(const CudaExec& exec, const CudaMatmulChain& chain);
 CudaStatus CudaHeadMatmul(const CudaExec& exec, const CudaHeadMatmulParams& params);
 CudaStatus CudaMoeMatmul(const CudaExec& exec, const CudaMoeMatmulParams& params);
 bool CudaMoePairFuses(const CudaExec& exec, const CudaMoeMatmulParams& moe, const CudaMatmulParams& matmul);

@@ -49,6 +49,9 @@ struct CudaTune {
   // (moe_few.cuh), in two such, or by matmuls of their own; usual: one, or two where one would have a short ring (kFewRoomyStages).
   enum class Experts { kUsual, kOne, kTwo, kApart };
   Experts experts = Experts::kUsual;
+  // Matmuls of one row of x that follow each other, Q4_K, in one launch (chain.cuh); or by launches of their own.
+  enum class Chain { kUsual, kNone };
+  Chain chain = Chain::kUsual;
   // Rows of x above which cuBLASLt multiplies, rows of W that tiles on wgmma have at least; 0: as matmul_sm80.cu says.
   int blas_rows = 0;
   int wgmma_rows = 0;
@@ -57,7 +60,7 @@ struct CudaTune {
 constexpr int Tuned(int setting, int usual) { return setting > 0 ? setting : usual; }
 
 inline constexpr std::string_view kCudaTuneKeys =
-    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, prefill=wgmma|mma, attention=stream|rounds, mla=stream|rounds, experts=one|two|apart";
+    "late=none|all|matmul+attention+norm+swiglu+rope+rest, gemv_alone=none|long|all, fuse=all|none|norm+glu+gate+rope+glu-many+shared, gemv_rows, gemv_pairs, gemv_dense_k, gemv_expert_k, gemv_code_k, gemv_code_warps, blas_rows, wgmma_rows, prefetch_kib, prefill=wgmma|mma, attention=stream|rounds, mla=stream|rounds, experts=one|two|apart, chain=none";
 
 // "none", "all" or some of the names joined by '+', as bits in their order.
 inline bool ParseNames(std::string_view text, std::span<const std::string_view> names, uint32_t* bits) {
@@ -114,6 +117,11 @@ inline bool ParseCudaTune(std::string_view text, CudaTune* out) {
     if (key == "mla") {
       if (value != "stream" && value != "rounds") return false;
       tune.mla = value == "stream" ? CudaTune::Mla::kStream : CudaTune::Mla::kRounds;
+      continue;
+    }
+    if (key == "chain") {
+      if (value != "none") return false;
+      tune.chain = CudaTune::Chain::kNone;
       continue;
     }
     if (key == "experts") {

@@ -36,6 +36,9 @@ TEST(CudaTune, ReadsWhatItKnows) {
   ASSERT_TRUE(ParseCudaTune("prefill=wgmma", &tune));
   EXPECT_EQ(tune.prefill, CudaTune::Prefill::kWgmma);
   EXPECT_EQ(tune.experts, CudaTune::Experts::kUsual);
+  ASSERT_TRUE(ParseCudaTune("chain=none", &tune));
+  EXPECT_EQ(tune.chain, CudaTune::Chain::kNone);
+  EXPECT_FALSE(ParseCudaTune("chain=", &tune));
   ASSERT_TRUE(ParseCudaTune("experts=one", &tune));
   EXPECT_EQ(tune.prefill, CudaTune::Prefill::kWgmma);
   EXPECT_EQ(tune.experts, CudaTune::Experts::kOne);

@@ -11,6 +11,7 @@
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/common/cuda_batch.h"
 #include "kernels/common/cuda_half_copies.h"
+#include "kernels/matmul/chain_cuda.h"
 #include "kernels/mla_expand/mla_expand_cuda.h"
 
 namespace cachalot {
@@ -34,11 +35,33 @@ struct CudaStep {
   const CudaBackend* planner = nullptr;
   int64_t scratch_bytes = 0;
   CudaHalfCopies halves;
+  // Matmuls of one row that wait for those behind them, to be one launch with them; every other op launches them first. Kept back only while
+  // somebody will say that there are no more (CudaChaining).
+  CudaMatmulChain chain;
+  bool chaining = false;
   Status status;              // the first failure
 
   bool ok() const { return status.ok(); }
   void Check(CudaStatus failure) {
     if (failure != nullptr && status.ok()) status = FromCuda(failure);
+  }
+  void LaunchChain() {
+    if (chain.count > 0 && ok()) Check(backend->matmul_chain(exec, chain));
+    chain.count = 0;
+  }
+  // False: launched as ever.
+  bool Chain(const CudaMatmulParams& matmul) {
+    if (backend == nullptr || !ok() || matmul.m != 1) return false;
+    if (chain.count == kMostChained) LaunchChain();
+    chain.ops[chain.count++] = matmul;
+    if (!backend->matmul_chains(exec, chain)) {
+      --chain.count;
+      if (chain.count == 0) return false;
+      LaunchChain();
+      return Chain(matmul);
+    }
+    if (!chaining) LaunchChain();
+    return true;
   }
   const CudaAttentionBatch* FindAttention(const CudaAttentionShape& shape) const {
     for (const CudaAttentionBatch& entry : attention) {
@@ -50,11 +73,30 @@ struct CudaStep {
 
 inline bool OnCuda(const ExecContext& ctx) { return ctx.device == DeviceType::kCuda; }
 
+// While it lives matmuls may be kept back.
+class CudaChaining {
+ public:
+  explicit CudaChaining(const ExecContext& ctx) : step_(OnCuda(ctx) ? ctx.cuda : nullptr) {
+    if (step_ != nullptr) step_->chaining = true;
+  }
+  ~CudaChaining() {
+    if (step_ == nullptr) return;
+    step_->chaining = false;
+    step_->LaunchChain();
+  }
+  CudaChaining(const CudaChaining&) = delete;
+  CudaChaining& operator=(const CudaChaining&) = delete;
+
+ private:
+  CudaStep* step_;
+};
+
 // Runs `launch(backend, exec)`, as below. The caller has told step.halves what is written.
 template <typename Launch>
   requires std::is_invocable_r_v<CudaStatus, Launch, const CudaBackend&, const CudaExec&>
 void RunCudaTold(const ExecContext& ctx, Launch launch) {
   CudaStep& step = *ctx.cuda;
+  step.LaunchChain();
   if (step.backend != nullptr && step.ok()) step.Check(launch(*step.backend, step.exec));
 }
 template <typename Params>

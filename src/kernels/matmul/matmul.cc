@@ -236,6 +236,7 @@ void Matmul(const ExecContext& ctx, const MatmulParams& params) {
     if (params.fusion.glu) {
       on_gpu.y_half = ctx.cuda->halves.Begin(CudaHalfSource::kSwiGlu, params.y, params.y_stride, params.m, width);
     }
+    if (ctx.cuda->Chain(on_gpu)) return;
     RunCudaMatmul(ctx, &CudaBackend::matmul, &CudaBackend::matmul_workspace_bytes, on_gpu);
     return;
   }

@@ -17,6 +17,7 @@ list(APPEND KERNEL_AVX512
   matmul/matmul_int16_avx512.cc)
 list(APPEND KERNEL_TESTS
   matmul/bulk_cut_test.cc
+  matmul/chain_test.cc
   matmul/code_rows_test.cc
   matmul/cuda_rows_test.cc
   matmul/gemv_shape_test.cc
