@@ -3,10 +3,9 @@
 
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_codes_queries.cuh"
+#include "kernels/attention/attention_query_rows.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/latent_run.h"
-#include "kernels/attention/latent_tile.h"
-#include "quant/kv_rotate.h"
 
 namespace cachalot {
 
@@ -30,50 +29,14 @@ template <KvCode kCode>
 __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const CodePlanes& planes, const TileRow& row, int r, bool aligned,
                                                SharedLatentQueries<kCode>* shared) {
   using Keys = LatentKeys<kCode>;
-  constexpr int kValues = kLatentDim / 32;  // of a lane, side by side
+  constexpr int kValues = LatentQueryRow::kValues;
   const int lane = static_cast<int>(threadIdx.x) % 32, part = lane / 8;
-  float x[kValues], tail[2] = {0, 0};
-#pragma unroll
-  for (float& value : x) value = 0;
-  if (row.position >= 0) {
-    const float* from = p.q + row.row * p.q_token_stride + row.head * p.q_head_stride;
-#pragma unroll
-    for (int i = 0; i < kValues; i += 4) {
-      if (aligned) {
-        const float4 four = *reinterpret_cast<const float4*>(from + lane * kValues + i);
-        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-      } else {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) x[i + c] = from[lane * kValues + i + c];
-      }
-    }
-    tail[0] = from[kLatentDim + lane * 2], tail[1] = from[kLatentDim + lane * 2 + 1];
-  }
-  if (planes.rotation > 1) {  // 128: eight lanes
-#pragma unroll
-    for (int half = 1; half < kValues; half *= 2) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        if ((i & half) != 0) continue;
-        const float a = x[i], b = x[i + half];
-        x[i] = __fadd_rn(a, b);
-        x[i + half] = __fsub_rn(a, b);
-      }
-    }
-#pragma unroll
-    for (int mask = 1; mask < kMaxKvRotation / kValues; mask *= 2) {
-#pragma unroll
-      for (float& value : x) {
-        const float other = __shfl_xor_sync(kAllLanes, value, mask);
-        value = (lane & mask) != 0 ? __fsub_rn(other, value) : __fadd_rn(value, other);
-      }
-    }
-  }
+  const LatentQueryRow query(p, planes, row, aligned);
+  const auto& x = query.x;
+  const auto& tail = query.tail;
   float largest = 0;
 #pragma unroll
   for (const float value : x) largest = MaxOrNan(largest, fabsf(value));
-  const auto rotation = static_cast<float>(planes.rotation);
-  tail[0] *= rotation, tail[1] *= rotation;
   const float tail_largest = MaxOrNan(fabsf(tail[0]), fabsf(tail[1]));
   const bool finite = __all_sync(kAllLanes, MaxOrNan(largest, tail_largest) <= FLT_MAX);
   // The exact part is in the same units: next to it, what it makes too large for them is nothing.
@@ -122,7 +85,7 @@ __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const C
   const int at = QueryWord(r, lane % 16 / 4, 0, lane % 2), step = lane / 16 * 2 + lane % 4 / 2;  // LatentSlot::ExactValueOf
   reinterpret_cast<uint32_t*>(shared->exact[step][0])[at] = high;
   reinterpret_cast<uint32_t*>(shared->exact[step][1])[at] = PackRest2(a, b, high, __nv_bfloat16{});
-  if (lane == 0) shared->factors[r] = finite ? unit * (p.scale / rotation * kLog2E) : CUDART_NAN_F;
+  if (lane == 0) shared->factors[r] = finite ? unit * (p.scale / static_cast<float>(planes.rotation) * kLog2E) : CUDART_NAN_F;
 }
 
 // What a warp keeps of them in registers.
