@@ -292,10 +292,10 @@ struct LatentSums {
       for (int c = 0; c < 4; ++c) sets[c] *= by[c / 2];
     }
   }
-  // Sums of what is stored; `exponent`: the unit's.
-  __device__ __forceinline__ void Finish(uint32_t exponent) {
+  // Sums of what is stored, times `by`; `exponent`: the unit's.
+  __device__ __forceinline__ void Finish(uint32_t exponent, float by) {
     constexpr float kUnit = Values::kOffsets ? 0x1p24f : 1.0f;
-    const float unit = __uint_as_float(exponent << 16) * (kUnit / kLatentBoost * LatentKeys<kCode>::Head::kStep);
+    const float unit = __uint_as_float(exponent << 16) * (kUnit / kLatentBoost * LatentKeys<kCode>::Head::kStep) * by;
 #pragma unroll
     for (int j = 0; j < Values::kTiles; ++j) {
       const int set = j / Values::kTilesOfSet;

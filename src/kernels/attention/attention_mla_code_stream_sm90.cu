@@ -262,8 +262,9 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
                                          const float (&factor)[2], const RunBase& base, LatentSums<kCode>* sums, Shared<kCode>& shared) {
   using Fours = CodeFours<kCode>;
   const int thread = static_cast<int>(threadIdx.x) % kAdderThreads, lane = thread % 32;
-  sums->Finish(base.exponent);
-  float by[2], m[2], l[2], inverse[2];
+  sums->Finish(base.exponent, 1.0f / static_cast<float>(planes.rotation));
+  if (planes.rotation > 1) TurnBack<kCode>(lane, sums);
+  float m[2], l[2], inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r;
@@ -277,11 +278,6 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
       l[r] = __fmaf_rn(shared.warp_l[w][row], weight, l[r]);
     }
     inverse[r] = 1.0f / l[r];
-    by[r] = 1.0f / static_cast<float>(planes.rotation);
-  }
-  if (planes.rotation > 1) {
-    TurnBack<kCode>(lane, sums);
-    sums->Scale(by);
   }
   const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
   float4* to = reinterpret_cast<float4*>(s.partial_out + partial * kMlaSums) + thread;
