@@ -322,18 +322,31 @@ struct AddingPlaces {
         bytes(static_cast<uint32_t>(Slot::Bytes(4 * (lane % 4), part, lane / 4))) {}
 };
 
+// What it takes from there.
 template <KvCode kCode>
-__device__ __forceinline__ void AddLatents(uint32_t slot, const AddingPlaces<kCode>& at, int lane, LatentSums<kCode>* sums) {
-  using Slot = LatentSlot<kCode>;
+struct LatentBytes {
+  uint32_t weights[4], words[4][4], factors[LatentValues<kCode>::kSets][2];
+
+  __device__ __forceinline__ void Load(uint32_t slot, const AddingPlaces<kCode>& at) {
+    using Slot = LatentSlot<kCode>;
+    LoadShared(weights, slot + at.weights);
+#pragma unroll
+    for (int set = 0; set < LatentValues<kCode>::kSets; ++set) {
+      LoadShared(factors[set], slot + at.factors + static_cast<uint32_t>(set * 2 * kRunTokens));
+    }
+    // The quad's next tokens: only their number's last bit turns rows further.
+#pragma unroll
+    for (int i = 0; i < 4; ++i) LoadShared(words[i], Slot::Further(slot + at.bytes, i % 2 * kPieceBytes) + static_cast<uint32_t>(i * kLatentRow));
+  }
+};
+
+template <KvCode kCode>
+__device__ __forceinline__ void AddLatents(const LatentBytes<kCode>& bytes, int lane, LatentSums<kCode>* sums) {
   using Values = LatentValues<kCode>;
+  const auto& weights = bytes.weights;
+  const auto& words = bytes.words;
+  const auto& factors = bytes.factors;
   const int g = lane / 4;
-  uint32_t weights[4], words[4][4], factors[Values::kSets][2];
-  LoadShared(weights, slot + at.weights);
-#pragma unroll
-  for (int set = 0; set < Values::kSets; ++set) LoadShared(factors[set], slot + at.factors + static_cast<uint32_t>(set * 2 * kRunTokens));
-  // The quad's next tokens: only their number's last bit turns rows further.
-#pragma unroll
-  for (int i = 0; i < 4; ++i) LoadShared(words[i], Slot::Further(slot + at.bytes, i % 2 * kPieceBytes) + static_cast<uint32_t>(i * kLatentRow));
 #pragma unroll
   for (int set = 0; set < Values::kSets; ++set) {
     uint32_t mine[4];

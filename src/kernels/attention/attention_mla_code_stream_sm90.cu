@@ -53,12 +53,12 @@ struct Shared {
   SharedLatentQueries<kCode> queries;
   RunBase bases[kSlots];
   float warp_m[kScorers][kCodeRows], warp_l[kScorers][kCodeRows];
-  uint64_t copied[kSlots], based[kSlots], scored[kSlots], added[kSlots];  // barriers
+  uint64_t copied[kSlots], based[kSlots], scored[kSlots], added[kSlots];  // barriers: of slots,
+  uint64_t all_scored, written;                                          // and of a piece
   CodeCut cuts[2];
 };
 
 __device__ __forceinline__ void ScorersMeet() { FoldersMeet(); }
-__device__ __forceinline__ void ConsumersMeet() { asm volatile("bar.sync 4, %0;\n" ::"n"(kConsumerThreads) : "memory"); }
 
 // The block's runs, one after the other through its slots.
 struct Turn {
@@ -200,7 +200,7 @@ __device__ __forceinline__ void ScoreShare(const AttentionParams& p, const CodeP
                                            Shared<kCode>& shared) {
   const int lane = LaneOnce(), warp = static_cast<int>(threadIdx.x) / 32;
   const ScoringPlaces<kCode> at(lane);
-  uint32_t taken = 0;
+  uint32_t taken = 0, pieces = 0;
   Piece piece;
   WaitForEarlierKernels();
   while (walk.Next(&piece)) {
@@ -229,8 +229,8 @@ __device__ __forceinline__ void ScoreShare(const AttentionParams& p, const CodeP
         shared.warp_l[warp][lane / 4 + 8 * r] = state.l[r];
       }
     }
-    ConsumersMeet();  // the sums' warps may end the piece
-    ConsumersMeet();  // they have
+    Arrive(SharedAddress(&shared.all_scored));
+    WaitBarrier(SharedAddress(&shared.written), pieces++ & 1);
     if (!piece.whole && threadIdx.x == 0) AddCut(s, piece, shared.cuts);
   }
 }
@@ -281,17 +281,20 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
   }
   const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
   float4* to = reinterpret_cast<float4*>(s.partial_out + partial * kMlaSums) + thread;
-#pragma unroll
-  for (int i = 0; i < Fours::kOfThread; ++i) {
+  const auto four = [&](int i) {
     const int j = i / 4 * 4, c = i % 4;  // 2 r + e
-    const float4 four = {sums->o[j][c], sums->o[j + 1][c], sums->o[j + 2][c], sums->o[j + 3][c]};
-    if (piece.whole) {
-      Fours::Write(p, piece.seq.q_begin, s.group, i * kAdderThreads + thread, four, inverse[c / 2]);
-    } else {
-      to[i * kAdderThreads] = four;
+    return float4{sums->o[j][c], sums->o[j + 1][c], sums->o[j + 2][c], sums->o[j + 3][c]};
+  };
+  if (piece.whole) {
+#pragma unroll
+    for (int i = 0; i < Fours::kOfThread; ++i) {
+      Fours::Write(p, piece.seq.q_begin, s.group, i * kAdderThreads + thread, four(i), inverse[i % 4 / 2]);
     }
+    return;
   }
-  if (piece.whole || thread / 32 != 0 || lane % 4 != 0) return;
+#pragma unroll
+  for (int i = 0; i < Fours::kOfThread; ++i) to[i * kAdderThreads] = four(i);
+  if (thread / 32 != 0 || lane % 4 != 0) return;
 #pragma unroll
   for (int r = 0; r < 2; ++r) s.partial_stats[partial * kMlaHeads + lane / 4 + 8 * r] = {m[r], l[r]};
 }
@@ -302,6 +305,7 @@ __device__ __forceinline__ void AddShare(const AttentionParams& p, const CodePla
   const int lane = LaneOnce(), part = static_cast<int>(threadIdx.x) % kAdderThreads / 32;
   const AddingPlaces<kCode> at(lane, part);
   Turn turn = {0};
+  uint32_t pieces = 0;
   Piece piece;
   WaitForEarlierKernels();
   while (walk.Next(&piece)) {
@@ -328,13 +332,15 @@ __device__ __forceinline__ void AddShare(const AttentionParams& p, const CodePla
         exponent = most;
         sums.Scale(by);
       }
-      AddLatents<kCode>(SharedAddress(shared.slots[turn.slot()]), at, lane, &sums);
+      LatentBytes<kCode> bytes;
+      bytes.Load(SharedAddress(shared.slots[turn.slot()]), at);
       Arrive(SharedAddress(&shared.added[turn.slot()]));
+      AddLatents<kCode>(bytes, lane, &sums);
     }
     const float factor[2] = {shared.queries.factors[lane / 4], shared.queries.factors[lane / 4 + 8]};
-    ConsumersMeet();
+    WaitBarrier(SharedAddress(&shared.all_scored), pieces++ & 1);
     EndPiece<kCode>(p, planes, s, piece, factor, *base, &sums, shared);
-    ConsumersMeet();
+    Arrive(SharedAddress(&shared.written));
   }
 }
 
@@ -353,6 +359,8 @@ __global__ __maxnreg__(kRegisters) void MlaCodeStreamKernel(const __grid_constan
       InitBarrier(SharedAddress(&shared.scored[i]), 32);
       InitBarrier(SharedAddress(&shared.added[i]), kAdderThreads);
     }
+    InitBarrier(SharedAddress(&shared.all_scored), kScorerThreads);
+    InitBarrier(SharedAddress(&shared.written), kAdderThreads);
   }
   PrefetchUpcoming(p);
   const Walk walk(s, spans);
