@@ -18,6 +18,7 @@
 #include "device/cuda/dependent_launch.cuh"
 #include "kernels/attention/attention_barrier.cuh"
 #include "kernels/attention/attention_latent_run.cuh"
+#include "kernels/attention/attention_latent_values.cuh"
 #include "kernels/attention/attention_mla_code_fold.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
 
@@ -28,7 +29,7 @@ constexpr int kScorers = 8, kAdders = kLatentParts, kCopiers = 4;  // warps
 constexpr int kScorerThreads = kScorers * 32, kAdderThreads = kAdders * 32, kCopierThreads = kCopiers * 32;
 constexpr int kConsumerThreads = kScorerThreads + kAdderThreads;
 constexpr int kThreads = kConsumerThreads + kCopierThreads;
-static_assert(kScorerThreads == kFoldThreads);
+static_assert(kScorerThreads == kFoldThreads && kAdderThreads == kLatentSummers);
 // Of a thread: at the start, and then by what the warps do.
 constexpr int kRegisters = 128, kScorerRegisters = 160, kAdderRegisters = 128, kCopierRegisters = 56;
 static_assert(kScorerThreads * kScorerRegisters + kAdderThreads * kAdderRegisters + kCopierThreads * kCopierRegisters <= kThreads * kRegisters);
@@ -234,28 +235,6 @@ __device__ __forceinline__ void ScoreShare(const AttentionParams& p, const CodeP
     if (!piece.whole && threadIdx.x == 0) AddCut(s, piece, shared.cuts);
   }
 }
-
-// A group of four sums is of one head, of columns that lie side by side.
-template <KvCode kCode>
-struct CodeFours {
-  struct Place {
-    int head, column;
-    __device__ __forceinline__ Place(int i, int thread)
-        : head(thread % 32 / 4 + i / 2 % 2 * 8), column(thread / 32 * kLatentColumns + LatentValues<kCode>::ColumnOf(thread % 4 * 2 + i % 2, i / 4 * 4)) {}
-  };
-  static constexpr int kOfThread = kMlaSums / 4 / kAdderThreads;
-
-  static __device__ __forceinline__ int HeadOf(int four) { return Place(four / kAdderThreads, four % kAdderThreads).head; }
-  static __device__ __forceinline__ void Write(const AttentionParams& p, int64_t row, int heads, int four, const float4& sums, float inverse) {
-    const Place place(four / kAdderThreads, four % kAdderThreads);
-    if (place.head >= heads) return;
-    float* to = p.out + row * p.out_token_stride + place.head * p.out_head_stride + place.column;
-    const float* mean = p.kv.key_mean == nullptr ? nullptr : p.kv.key_mean + place.column;
-    const float values[4] = {sums.x, sums.y, sums.z, sums.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = __fmaf_rn(values[i], inverse, mean == nullptr ? 0.0f : mean[i]);
-  }
-};
 
 template <KvCode kCode>
 __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, const Piece& piece,
