@@ -9,9 +9,9 @@
 // All scores of a block are taken relative to the same number, a head's largest so far, or less by kSlack at most; values' scales go into weights
 // relative to a power of two, the largest so far. The warp of a run decides on both, behind that of the run before.
 //
-// Bound: memory. k6v8: 528 bytes a token; at 18.6 bytes a clock of an SM a run takes 454 clocks. Instructions of a run: about 560 to score
-// (190 codes to bytes, 52 products, 128 scales), 320 to add (128 bytes to F16, 72 products), 50 to copy: 930, 230 clocks of each scheduler.
-// Shared memory: 66 clocks for copies, 150 for keys, bytes and queries of the exact part, 100 to add. Tensor cores: 120 products, 200 clocks.
+// Bound: memory. k6v8: 528 bytes a token; at 18.6 bytes a clock of an SM a run takes 454 clocks. Instructions of a run: about 700 to score
+// (190 codes to bytes, 52 products, 128 scales), 400 to add (128 bytes to F16, 72 products), 75 to copy: 1,175, 290 clocks of each scheduler.
+// What a run takes is longer: an adding warp alone needs about 680 clocks from one run to the next, one instruction waiting for the other.
 #include "device/cuda/cuda_card.h"
 #include "device/cuda/cuda_error.h"
 #include "device/cuda/cuda_ops.h"
