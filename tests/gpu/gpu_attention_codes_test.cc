@@ -28,7 +28,7 @@ TEST_P(GpuCodes, OfManyLengths) {
       const Step step(s, batches[b]), moved(s, batches[b], 99);
       const std::vector<float> want = RunCpu(step);
       std::vector<const char*> kernels = {""};
-      if (s.kv.value_in_key) kernels = {"", "mla=stream", "mla=rounds"};
+      if (s.kv.value_in_key) kernels = {"", "mla=rounds"};
       for (const char* kernel : kernels) {
         SCOPED_TRACE(kernel);
         GPU_OK(Backend().set_tune(kernel));

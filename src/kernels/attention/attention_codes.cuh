@@ -21,12 +21,12 @@ CudaStatus RunCodesPrefill(const CudaExec& exec, const CudaBatch& batch, const A
 bool MlaCodesCover(const AttentionParams& params, const CodePlanes& planes);
 CudaStatus RunMlaCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                        const CodePlanes& planes);
-// --- attention_mla_few_codes_sm90.cu: of those, up to 16 rows a sequence ---
-bool FewMlaCodesCover(const CudaBatch& batch, const AttentionSchedule& schedule, const CodePlanes& planes);
-CudaStatus RunFewMlaCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
-                          const CodePlanes& planes);
 // Turns it back.
 CudaStatus RunUnrotate(const CudaExec& exec, const CudaBatch& batch, const AttentionParams& params, const CodePlanes& planes);
+// --- attention_mla_code_stream_sm90.cu: of those, up to 16 heads and one token a sequence; all of the output ---
+bool MlaCodeStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule, const CodePlanes& planes);
+CudaStatus RunMlaCodeStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
+                            const CodePlanes& planes);
 
 #ifdef __CUDACC__
 

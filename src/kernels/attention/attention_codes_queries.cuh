@@ -3,6 +3,7 @@
 
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_codes_ops.cuh"
+#include "kernels/attention/attention_query_rows.cuh"
 
 namespace cachalot {
 
@@ -45,40 +46,9 @@ __device__ __forceinline__ void StoreQueryRow(const AttentionParams& p, const Co
 #pragma unroll
   for (float& value : x) value = 0;
   if (row.position >= 0) {
-    const float* from = p.q + row.row * p.q_token_stride + row.head * p.q_head_stride + lane * kValues;
-    if constexpr (kValues == 4) {
-      if (aligned) {
-        const float4 four = *reinterpret_cast<const float4*>(from);
-        x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-      } else {
-#pragma unroll
-        for (int i = 0; i < kValues; ++i) x[i] = from[i];
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) x[i] = from[i];
-    }
+    LoadQueryValues(p.q + row.row * p.q_token_stride + row.head * p.q_head_stride, aligned, x);
   }
-  if (planes.rotation > 1) {  // F::kDim: RotateKv, in its order
-#pragma unroll
-    for (int half = 1; half < kValues; half *= 2) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        if ((i & half) != 0) continue;
-        const float a = x[i], b = x[i + half];
-        x[i] = __fadd_rn(a, b);
-        x[i + half] = __fsub_rn(a, b);
-      }
-    }
-#pragma unroll
-    for (int mask = 1; mask < 32; mask *= 2) {
-#pragma unroll
-      for (float& value : x) {
-        const float other = __shfl_xor_sync(kAllLanes, value, mask);
-        value = (lane & mask) != 0 ? __fsub_rn(other, value) : __fadd_rn(value, other);
-      }
-    }
-  }
+  if (planes.rotation > 1) RotateByLanes<32>(x);  // F::kDim
   float largest = 0;
 #pragma unroll
   for (const float value : x) largest = MaxOrNan(largest, fabsf(value));

@@ -57,8 +57,7 @@ struct CodeState {
     for (int j = 0; j < Value::kTiles; ++j) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int of = Value::kSplit ? c / 2 * 2 + j / (Value::kTiles / 2) : c;
-        if constexpr (Value::kOffsets) o[j][c] = __fmaf_rn(offset[of], -Value::kOffset * 0x1p-24f, o[j][c]);
+        if constexpr (Value::kOffsets) o[j][c] = __fmaf_rn(offset[c], -Value::kOffset * 0x1p-24f, o[j][c]);
         o[j][c] *= unit;
       }
     }

@@ -2,11 +2,10 @@
 #pragma once
 
 #include "device/cuda/warp.cuh"
-#include "kernels/attention/attention_codes_run.cuh"
+#include "kernels/attention/attention_codes_queries.cuh"
+#include "kernels/attention/attention_query_rows.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/latent_run.h"
-#include "kernels/attention/latent_tile.h"
-#include "quant/kv_rotate.h"
 
 namespace cachalot {
 
@@ -20,8 +19,8 @@ inline constexpr int kLatentSteps = kIntegerLatents<kCode> ? LatentKeys<kCode>::
 template <KvCode kCode>
 struct SharedLatentQueries {
   uint4 words[kLatentParts][kLatentSteps<kCode> * 32];
-  uint4 exact[kLatentParts][2][32];                                     // BF16 and its rest, in units of the row's scores
-  int32_t starts[kCodeRows][kLatentParts][LatentKeys<kCode>::kGroups];  // minus the bias times the sum of the query's codes
+  uint4 exact[kExactDim / 16][2][32];                                   // BF16 and its rest, in units of the row's scores
+  int32_t starts[kCodeRows][kLatentParts * LatentKeys<kCode>::kGroups];  // minus the bias times the sum of the query's codes
   float factors[kCodeRows];                                             // of scores, in units of log2
 };
 
@@ -30,50 +29,14 @@ template <KvCode kCode>
 __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const CodePlanes& planes, const TileRow& row, int r, bool aligned,
                                                SharedLatentQueries<kCode>* shared) {
   using Keys = LatentKeys<kCode>;
-  constexpr int kValues = kLatentDim / 32;  // of a lane, side by side
+  constexpr int kValues = LatentQueryRow::kValues;
   const int lane = static_cast<int>(threadIdx.x) % 32, part = lane / 8;
-  float x[kValues], tail[2] = {0, 0};
-#pragma unroll
-  for (float& value : x) value = 0;
-  if (row.position >= 0) {
-    const float* from = p.q + row.row * p.q_token_stride + row.head * p.q_head_stride;
-#pragma unroll
-    for (int i = 0; i < kValues; i += 4) {
-      if (aligned) {
-        const float4 four = *reinterpret_cast<const float4*>(from + lane * kValues + i);
-        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-      } else {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) x[i + c] = from[lane * kValues + i + c];
-      }
-    }
-    tail[0] = from[kLatentDim + lane * 2], tail[1] = from[kLatentDim + lane * 2 + 1];
-  }
-  if (planes.rotation > 1) {  // 128: eight lanes
-#pragma unroll
-    for (int half = 1; half < kValues; half *= 2) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        if ((i & half) != 0) continue;
-        const float a = x[i], b = x[i + half];
-        x[i] = __fadd_rn(a, b);
-        x[i + half] = __fsub_rn(a, b);
-      }
-    }
-#pragma unroll
-    for (int mask = 1; mask < kMaxKvRotation / kValues; mask *= 2) {
-#pragma unroll
-      for (float& value : x) {
-        const float other = __shfl_xor_sync(kAllLanes, value, mask);
-        value = (lane & mask) != 0 ? __fsub_rn(other, value) : __fadd_rn(value, other);
-      }
-    }
-  }
+  const LatentQueryRow query(p, planes, row, aligned);
+  const auto& x = query.x;
+  const auto& tail = query.tail;
   float largest = 0;
 #pragma unroll
   for (const float value : x) largest = MaxOrNan(largest, fabsf(value));
-  const auto rotation = static_cast<float>(planes.rotation);
-  tail[0] *= rotation, tail[1] *= rotation;
   const float tail_largest = MaxOrNan(fabsf(tail[0]), fabsf(tail[1]));
   const bool finite = __all_sync(kAllLanes, MaxOrNan(largest, tail_largest) <= FLT_MAX);
   // The exact part is in the same units: next to it, what it makes too large for them is nothing.
@@ -103,7 +66,7 @@ __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const C
     int total = sums[kValues / 4 - 1];
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) total += __shfl_xor_sync(kAllLanes, total, offset);
-    if (lane % kLanes == 0) shared->starts[r][part][lane % 8 / kLanes] = -Keys::Head::kBias * total;
+    if (lane % kLanes == 0) shared->starts[r][lane / kLanes] = -Keys::Head::kBias * total;
     unit *= Keys::Head::kStep;
   } else {
     const float most = fmaxf(WarpMax(finite ? largest : 0.0f), least);
@@ -119,37 +82,61 @@ __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const C
   }
   const float a = finite ? __fdiv_rn(tail[0], unit) : 0.0f, b = finite ? __fdiv_rn(tail[1], unit) : 0.0f;
   const uint32_t high = Pack2(a, b, __nv_bfloat16{});
-  const int at = QueryWord(r, lane % 8 / 2, 0, lane % 2);
-  reinterpret_cast<uint32_t*>(shared->exact[part][0])[at] = high;
-  reinterpret_cast<uint32_t*>(shared->exact[part][1])[at] = PackRest2(a, b, high, __nv_bfloat16{});
-  if (lane == 0) shared->factors[r] = finite ? unit * (p.scale / rotation * kLog2E) : CUDART_NAN_F;
+  const int at = QueryWord(r, lane % 16 / 4, 0, lane % 2), step = lane / 16 * 2 + lane % 4 / 2;  // LatentSlot::ExactValueOf
+  reinterpret_cast<uint32_t*>(shared->exact[step][0])[at] = high;
+  reinterpret_cast<uint32_t*>(shared->exact[step][1])[at] = PackRest2(a, b, high, __nv_bfloat16{});
+  if (lane == 0) shared->factors[r] = finite ? unit * (p.scale / static_cast<float>(planes.rotation) * kLog2E) : CUDART_NAN_F;
 }
 
-// A part's as operands A.
+// What a warp keeps of them in registers.
 template <KvCode kCode>
 struct LatentQueries {
-  uint32_t words[kLatentSteps<kCode>][4];
-  uint32_t exact;                             // where they are in shared memory: they are read anew for each run, registers are short
-  int starts[2][LatentKeys<kCode>::kGroups];  // of integer keys
+  using Keys = LatentKeys<kCode>;
+  static constexpr bool kKept = kIntegerLatents<kCode>;  // else words are read anew for each run
+  static constexpr bool kStarts = Keys::Head::kBias != 0;
+  static constexpr int kGroups = kLatentParts * Keys::kGroups;
+  static constexpr int kStartSteps = !kStarts ? 0 : kGroups == 8 ? 2 : 3;
+  uint32_t words[kKept ? kLatentParts : 1][kKept ? kLatentSteps<kCode> : 1][4];
+  // Starts as three BF16 each, which meet the latents' scales: of 8 groups a step takes two of the three, of 16 one.
+  uint32_t starts[kStarts ? kStartSteps : 1][4];
   float factor[2];
 };
 
 template <KvCode kCode>
-__device__ __forceinline__ void LoadLatentQueries(const SharedLatentQueries<kCode>& shared, int part, LatentQueries<kCode>* q) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+__device__ __forceinline__ void LoadLatentQueries(const SharedLatentQueries<kCode>& shared, LatentQueries<kCode>* q) {
+  using Queries = LatentQueries<kCode>;
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  if constexpr (Queries::kKept) {
 #pragma unroll
-  for (int step = 0; step < kLatentSteps<kCode>; ++step) {
-    const uint4 four = shared.words[part][step * 32 + lane];
-    q->words[step][0] = four.x, q->words[step][1] = four.y, q->words[step][2] = four.z, q->words[step][3] = four.w;
+    for (int part = 0; part < kLatentParts; ++part) {
+#pragma unroll
+      for (int step = 0; step < kLatentSteps<kCode>; ++step) {
+        const uint4 four = shared.words[part][step * 32 + lane];
+        q->words[part][step][0] = four.x, q->words[part][step][1] = four.y, q->words[part][step][2] = four.z, q->words[part][step][3] = four.w;
+      }
+    }
   }
-  q->exact = SharedAddress(&shared.exact[part][0][lane]);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = lane / 4 + 8 * r;
     q->factor[r] = shared.factors[row];
-    if constexpr (kIntegerLatents<kCode>) {
+    if constexpr (Queries::kStarts) {
 #pragma unroll
-      for (int group = 0; group < LatentKeys<kCode>::kGroups; ++group) q->starts[r][group] = shared.starts[row][part][group];
+      for (int eight = 0; eight < Queries::kGroups / 8; ++eight) {
+        float a = static_cast<float>(shared.starts[row][eight * 8 + 2 * quad]), b = static_cast<float>(shared.starts[row][eight * 8 + 2 * quad + 1]);
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+          const uint32_t rounded = Pack2(a, b, __nv_bfloat16{});
+          const float2 taken = Unpack2(rounded, __nv_bfloat16{});
+          a -= taken.x, b -= taken.y;
+          if (Queries::kGroups == 8) {
+            q->starts[i / 2][i % 2 * 2 + r] = rounded;
+          } else {
+            q->starts[i][eight * 2 + r] = rounded;
+          }
+        }
+      }
+      if (Queries::kGroups == 8) q->starts[1][2 + r] = 0;
     }
   }
 }

@@ -1,268 +1,216 @@
-// A part of 16 latents in codes (latent_run.h) on its way from the cache through a slot in shared memory, as keys and as values.
+// A run of 16 latents in codes (latent_run.h) on its way from the cache to shared memory, and as keys.
 #pragma once
 
+#include "kernels/attention/attention_codes_slot.cuh"
 #include "kernels/attention/attention_latent_queries.cuh"
+#include "kernels/attention/attention_run.cuh"
 
 namespace cachalot {
 
-// Rows of a run, `pitch` bytes apart in the cache.
-template <typename Plane>
-__device__ __forceinline__ void CopyRows(const std::byte* from, int pitch, uint32_t to) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, first = Plane::FirstCopy(lane);
-  constexpr int kPiecesOfRow = Plane::kRowBytes / kPieceBytes;
-  static_assert(Plane::kPieces % 32 == 0);
-  from += lane / kPiecesOfRow * pitch + lane % kPiecesOfRow * kPieceBytes;
+__device__ __forceinline__ void StoreSharedFour(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+// --- from the cache ---
+
+// Rows of a plane by a warp, kRowsAtOnce at a time; place(row, byte) is linear in XOR, apart from the rows' distance kPitch. Zeros for rows
+// outside [first, end), unless kAll.
+template <bool kAll, int kRow, int kPitch, typename Place>
+__device__ __forceinline__ void CopyRows(const std::byte* from, uint32_t slot, int first, int end, Place place) {
+  constexpr int kPieces = kRow / kPieceBytes, kRowsAtOnce = 32 / kPieces;
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = lane / kPieces, byte = lane % kPieces * kPieceBytes;
+  from += lane * kPieceBytes;
+  const int mine = place(row, byte);
 #pragma unroll
-  for (int copy = 0; copy < Plane::kCopies; ++copy) {
-    CopyPiece(to + static_cast<uint32_t>(Plane::Copy(first, copy)), from + copy * (32 / kPiecesOfRow) * pitch);
+  for (int i = 0; i < kRunTokens / kRowsAtOnce; ++i) {
+    const int further = place(i * kRowsAtOnce, 0) - place(0, 0), turned = further % kPitch;
+    const uint32_t to = slot + static_cast<uint32_t>((mine ^ turned) + further - turned);
+    if constexpr (kAll) {
+      CopyPiece(to, from + i * kRowsAtOnce * kRow);
+    } else {
+      CopyAsync16(to, from + i * kRowsAtOnce * kRow, row + i * kRowsAtOnce >= first && row + i * kRowsAtOnce < end);
+    }
   }
 }
 
-template <KvCode kCode>
-__device__ __forceinline__ void CopyLatents(const CodePlanes& planes, const RunPlace& at, int part, uint32_t slot) {
+// Tokens outside [low, high) become zeros; kAll: there are none.
+template <KvCode kCode, bool kAll>
+__device__ __forceinline__ void CopyLatents(const CodePlanes& planes, const RunPlace& at, int low, int high, uint32_t slot) {
   using Slot = LatentSlot<kCode>;
-  using Values = LatentValues<kCode>;
-  constexpr int kMainPitch = kLatentParts * Values::kRowBytes, kHighPitch = kLatentParts * Values::kHighRowBytes;
-  constexpr int kExactPitch = 2 * kExactDim;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  CopyRows<typename Slot::Main>(RegionAt(at, planes.key.main + at.row * kMainPitch + part * Values::kRowBytes), kMainPitch, slot);
-  if constexpr (Values::kHighWords > 0) {
-    CopyRows<typename Slot::High>(RegionAt(at, planes.key.high + at.row * kHighPitch + part * Values::kHighRowBytes), kHighPitch, slot + Slot::kHigh);
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = low - at.t0, end = high - at.t0;
+  CopyRows<kAll, Slot::kMainRow, kLatentRow>(RegionAt(at, planes.key.main + at.row * Slot::kMainRow), slot, first, end,
+                                             [](int token, int byte) { return Slot::Main(token, byte); });
+  if constexpr (Slot::kHighRow > 0) {
+    CopyRows<kAll, Slot::kHighRow, kLatentRow>(RegionAt(at, planes.key.high + at.row * Slot::kHighRow), slot, first, end,
+                                               [](int token, int byte) { return Slot::High(token, byte); });
   }
-  CopyRows<typename Slot::Exact>(RegionAt(at, planes.exact + at.row * kExactPitch + part * (2 * kExactOfPart)), kExactPitch, slot + Slot::kExact);
-  if (lane < Slot::kScalePieces) {
-    CopyPiece(slot + static_cast<uint32_t>(Slot::kScales + lane * kPieceBytes),
-              RegionAt(at, planes.key.scales + at.row * Slot::kScaleRow) + lane * kPieceBytes);
+  CopyRows<kAll, kExactRow, kExactRow>(RegionAt(at, planes.exact + at.row * kExactRow), slot, first, end,
+                                       [](int token, int byte) { return Slot::Exact(token, byte); });
+  constexpr int kScalePieces = kRunTokens * Slot::kScaleRow / kPieceBytes;
+  static_assert(kScalePieces <= 32);
+  if (lane < kScalePieces) {
+    // With eight bytes a token two share a piece: LatentFactors leaves out what is not to be seen.
+    const int token = lane * kPieceBytes / Slot::kScaleRow, last = (lane * kPieceBytes + kPieceBytes - 1) / Slot::kScaleRow;
+    CopyAsync16(slot + static_cast<uint32_t>(Slot::kScales + lane * kPieceBytes),
+                RegionAt(at, planes.key.scales + at.row * Slot::kScaleRow) + lane * kPieceBytes, kAll || (last >= first && token < end));
   }
 }
+
+// --- as keys ---
 
 template <KvCode kCode>
 struct LatentKeyCodes {
   using Keys = LatentKeys<kCode>;
   using Head = typename Keys::Head;
-  uint32_t main[2][Keys::kHeads][Head::kWords];
-  uint32_t high[2][Keys::kHeads][Head::kHighWords == 0 ? 1 : Head::kHighWords];
-  uint32_t exact[2][2];
-  uint32_t scales[4][Keys::kGroups == 4 ? 2 : 1];  // of this lane's four tokens
+  uint32_t main[Keys::kHeads][Head::kWords];
+  uint32_t high[Keys::kHeads][Head::kHighWords == 0 ? 1 : Head::kHighWords];
 };
 
-// Also of tokens that nobody sees: those scores are never used.
+// Where a scoring lane finds its things of a slot: of its token of the first tile, and of its quad's four tokens.
 template <KvCode kCode>
-__device__ __forceinline__ void ReadLatentKeys(uint32_t slot, int part, LatentKeyCodes<kCode>* codes) {
+struct ScoringPlaces {
+  using Slot = LatentSlot<kCode>;
+  using Head = typename LatentKeys<kCode>::Head;
+  uint32_t main, high, exact, bytes, own_scales, scales, group_scales, factors, weights;
+
+  __device__ __forceinline__ explicit ScoringPlaces(int lane) {
+    const int g = lane / 4, quad = lane % 4, token = TokenOf(0, g);
+    constexpr int kMine = Slot::kGroups > 8 ? Slot::kGroups / 8 : 1, kSharers = Slot::kGroups / kMine;
+    main = static_cast<uint32_t>(Slot::Main(token, Head::MainOffset(quad, 0)));
+    high = static_cast<uint32_t>(Slot::High(token, Head::kHighWords == 0 ? 0 : Head::HighOffset(quad, 0)));
+    exact = static_cast<uint32_t>(Slot::Exact(token, 2 * Slot::ExactValueOf(quad, 0)));
+    bytes = static_cast<uint32_t>(Slot::Bytes(token, 0, quad * 2));
+    own_scales = static_cast<uint32_t>(Slot::kScales + token * Slot::kScaleRow + quad * 4);
+    scales = static_cast<uint32_t>(Slot::kScales + 4 * quad * Slot::kScaleRow);
+    group_scales = scales + static_cast<uint32_t>(g % kSharers * (2 * kMine));
+    factors = static_cast<uint32_t>(Slot::kFactors + g * kMine * (2 * kRunTokens) + quad * 8);
+    weights = static_cast<uint32_t>(Slot::kWeights + lane * kPieceBytes);
+  }
+};
+
+// A part of tile `tile`'s tokens.
+template <KvCode kCode>
+__device__ __forceinline__ void ReadLatentKeys(uint32_t main, uint32_t high, int part, int tile, LatentKeyCodes<kCode>* codes) {
   using Slot = LatentSlot<kCode>;
   using Keys = LatentKeys<kCode>;
   using Head = typename Keys::Head;
-  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4, token = TokenOf(0, lane / 4);
+  constexpr int kAtOnce = Head::kGrouped ? 1 : Head::kWords < 4 ? Head::kWords : 4;
+  const auto further = static_cast<uint32_t>(tile * Slot::kTileApart * kLatentRow);
 #pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
+  for (int head = 0; head < Keys::kHeads; ++head) {
+    const int of = part * Keys::kHeads + head;
 #pragma unroll
-    for (int head = 0; head < Keys::kHeads; ++head) {
-      constexpr int kAtOnce = Head::kGrouped ? 1 : Head::kWords < 4 ? Head::kWords : 4;
+    for (int w = 0; w < Head::kWords; w += kAtOnce) {
+      uint32_t words[kAtOnce];
+      LoadShared(words, Slot::Further(main, of * Head::kRowBytes + Head::MainOffset(0, w)) + further);
 #pragma unroll
-      for (int w = 0; w < Head::kWords; w += kAtOnce) {
-        uint32_t words[kAtOnce];
-        const int at = Slot::Main::At(token, head * Head::kRowBytes + Head::MainOffset(quad, w)) + tile * 2 * Slot::Main::kRowBytes;
-        LoadShared(words, slot + static_cast<uint32_t>(at));
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) codes->main[tile][head][w + i] = words[i];
-      }
-      if constexpr (Head::kHighWords > 0) {
-        const int at = Slot::High::At(token, head * Head::kHighRowBytes + Head::HighOffset(quad, 0)) + tile * 2 * Slot::High::kRowBytes;
-        LoadShared(codes->high[tile][head], slot + Slot::kHigh + static_cast<uint32_t>(at));
-      }
+      for (int i = 0; i < kAtOnce; ++i) codes->main[head][w + i] = words[i];
     }
-    LoadShared(codes->exact[tile], slot + Slot::kExact + static_cast<uint32_t>(Slot::Exact::At(token, quad * 8) + tile * 2 * Slot::Exact::kRowBytes));
+    if constexpr (Head::kHighWords > 0) LoadShared(codes->high[head], Slot::Further(high, of * Head::kHighRowBytes) + further);
   }
-  const uint32_t scales = slot + Slot::kScales + static_cast<uint32_t>(4 * quad * Slot::kScaleRow + part * (2 * Keys::kGroups));
+}
+
+// Adds a part's scores of a tile: s[c] of rows g (c < 2) and g + 8, this lane's tokens c % 2, without the row's factor. Codes that are taken
+// apart go to `bytes` on, where values are read. `scales`: of the two tokens.
+template <KvCode kCode, int kScaleWords>
+__device__ __forceinline__ void AddPartScores(const LatentKeyCodes<kCode>& codes, const LatentQueries<kCode>& q, const SharedLatentQueries<kCode>& shared,
+                                              const uint32_t (&scales)[2][kScaleWords], int lane, int part, uint32_t bytes, float (&s)[4]) {
+  using Keys = LatentKeys<kCode>;
+  using Head = typename Keys::Head;
+  const int quad = lane % 4;
+  const auto scale = [&](int c, int group) {
+    const int of = part * Keys::kGroups + group;
+    return ScaleOf(scales[c % 2][of / 2], of % 2 != 0);
+  };
+  if constexpr (!kIntegerLatents<kCode>) {
+    float sum[4] = {0, 0, 0, 0};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if constexpr (Keys::kGroups == 1) {
-      codes->scales[i][0] = LoadSharedHalfWord(scales + i * Slot::kScaleRow);
-    } else {
-      LoadShared(codes->scales[i], scales + i * Slot::kScaleRow);
+    for (int w = 0; w < Head::kWords; ++w) {
+      const uint4 four = shared.words[part][w * 32 + lane];
+      const uint32_t a[4] = {four.x, four.y, four.z, four.w};
+      Mma(sum, a, HalvesOfE4M3(codes.main[0][w], false), HalvesOfE4M3(codes.main[0][w], true), __half{});
+    }
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[c] = __fmaf_rn(sum[c], scale(c, 0), s[c]);
+  } else {
+    constexpr int kStepsOfGroup = Keys::kSteps / Keys::kGroups;
+    uint32_t pieces[2][4];
+#pragma unroll
+    for (int group = 0; group < Keys::kGroups; ++group) {
+      int sum[4] = {0, 0, 0, 0};
+#pragma unroll
+      for (int i = 0; i < kStepsOfGroup; ++i) {
+        const int step = group * kStepsOfGroup + i, head = step / Head::kSteps;
+        const OperandB b = Keys::Take(codes.main[head], codes.high[head], quad, step % Head::kSteps);
+        MmaBytes<Head::kSigned>(sum, q.words[part][step], b);
+        if constexpr (Keys::kTaken) {
+          pieces[Keys::PieceOf(0, step, 0)][Keys::WordOf(step, 0)] = b.low;
+          pieces[Keys::PieceOf(0, step, 1)][Keys::WordOf(step, 1)] = b.high;
+        }
+      }
+#pragma unroll
+      for (int c = 0; c < 4; ++c) s[c] = __fmaf_rn(__int2float_rn(sum[c]), scale(c, group), s[c]);
+    }
+    if constexpr (Keys::kTaken) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        StoreSharedFour(LatentSlot<kCode>::Further(bytes, part * kLatentColumns + i * kPieceBytes), pieces[i][0], pieces[i][1], pieces[i][2], pieces[i][3]);
+      }
     }
   }
 }
 
-// s[tile][c]: rows g (c < 2) and g + 8, this lane's token 2 tile + c % 2, over the part's columns; without the row's factor.
+// Scores of a run by a warp; afterwards values may be read as bytes.
 template <KvCode kCode>
-__device__ __forceinline__ void LatentScores(const LatentKeyCodes<kCode>& codes, const LatentQueries<kCode>& q, float (&s)[2][4]) {
+__device__ __forceinline__ void LatentScores(uint32_t slot, const ScoringPlaces<kCode>& at, int lane, const LatentQueries<kCode>& q,
+                                             const SharedLatentQueries<kCode>& shared, float (&s)[2][4]) {
+  using Slot = LatentSlot<kCode>;
   using Keys = LatentKeys<kCode>;
-  using Head = typename Keys::Head;
-  const int quad = static_cast<int>(threadIdx.x) % 4;
-  uint32_t exact[2][4];
-#pragma unroll
-  for (int rest = 0; rest < 2; ++rest) LoadShared(exact[rest], q.exact + rest * 512);
+  using Queries = LatentQueries<kCode>;
+  uint32_t exact[2][2][4];
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const auto scale = [&](int c, int group) { return ScaleOf(codes.scales[2 * tile + c % 2][group / 2], group % 2 != 0); };
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      LoadShared(exact[tile][half], Slot::Further(slot + at.exact, half * 64) + static_cast<uint32_t>(tile * Slot::kTileApart * kExactRow));
+    }
 #pragma unroll
     for (float& score : s[tile]) score = 0;
+  }
 #pragma unroll
-    for (int rest = 1; rest >= 0; --rest) Mma(s[tile], exact[rest], codes.exact[tile][0], codes.exact[tile][1], __nv_bfloat16{});
-    if constexpr (!kIntegerLatents<kCode>) {
-      float sum[4] = {0, 0, 0, 0};
+  for (int step = 0; step < kExactDim / 16; ++step) {
 #pragma unroll
-      for (int w = 0; w < Head::kWords; ++w) {
-        const uint32_t b0 = HalvesOfE4M3(codes.main[tile][0][w], false), b1 = HalvesOfE4M3(codes.main[tile][0][w], true);
-        Mma(sum, q.words[w], b0, b1, __half{});
-      }
+    for (int rest = 1; rest >= 0; --rest) {
+      const uint4 four = shared.exact[step][rest][lane];
+      const uint32_t a[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int c = 0; c < 4; ++c) s[tile][c] = __fmaf_rn(sum[c], scale(c, 0), s[tile][c]);
-    } else {
-      constexpr int kStepsOfGroup = Keys::kSteps / Keys::kGroups;
-#pragma unroll
-      for (int group = 0; group < Keys::kGroups; ++group) {
-        int sum[4] = {q.starts[0][group], q.starts[0][group], q.starts[1][group], q.starts[1][group]};
-#pragma unroll
-        for (int i = 0; i < kStepsOfGroup; ++i) {
-          const int step = group * kStepsOfGroup + i, head = step / Head::kSteps;
-          MmaBytes<Head::kSigned>(sum, q.words[step], Head::Take(codes.main[tile][head], codes.high[tile][head], quad, step % Head::kSteps));
-        }
-#pragma unroll
-        for (int c = 0; c < 4; ++c) s[tile][c] = __fmaf_rn(__int2float_rn(sum[c]), scale(c, group), s[tile][c]);
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint32_t* b = &exact[tile][step / 2][step % 2 * 2];
+        Mma(s[tile], a, b[0], b[1], __nv_bfloat16{});
       }
     }
   }
-}
-
-template <KvCode kCode>
-struct LatentValueCodes {
-  using Values = LatentValues<kCode>;
-  uint32_t main[4][Values::kWords];
-  uint32_t high[4][Values::kHighWords == 0 ? 1 : Values::kHighWords];
-  uint32_t scales[Values::kSets][2];
-
-  // What WeighRun asks for.
-  __device__ __forceinline__ void Largest(uint32_t (&to)[2]) const {
+  const uint32_t main = slot + at.main, high = slot + at.high, bytes = slot + at.bytes;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) to[i] = Values::kSets == 1 ? scales[0][i] : __vmaxu2(scales[0][i], scales[Values::kSets - 1][i]);
-  }
-};
-
-// Zeros for tokens outside [low, high): a weight of zero must not meet what is no number.
-template <KvCode kCode>
-__device__ __forceinline__ void ReadLatentValues(uint32_t slot, int part, int t0, int low, int high, LatentValueCodes<kCode>* codes) {
-  using Slot = LatentSlot<kCode>;
-  using Values = LatentValues<kCode>;
-  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, quad = lane % 4;
-  constexpr int kAtOnce = Values::kSplit ? 1 : Values::kWords;
-  // Rows of four tokens lie at constant distances, and so do the words of one; in every other row pieces may have changed places.
-  const uint32_t even = slot + static_cast<uint32_t>(Slot::Main::At(4 * quad, Values::Offset(g, 0)));
-  const uint32_t odd = slot + static_cast<uint32_t>(Slot::Main::At(4 * quad + 1, Values::Offset(g, 0))) - Slot::Main::kRowBytes;
-  const uint32_t top = slot + Slot::kHigh + static_cast<uint32_t>(Slot::High::At(4 * quad, Values::HighOffset(g, 0)));
+  for (int tile = 0; tile < 2; ++tile) {
+    LatentKeyCodes<kCode> codes[kLatentParts];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+    for (int part = 0; part < kLatentParts; ++part) ReadLatentKeys<kCode>(main, high, part, tile, &codes[part]);
+    uint32_t scales[2][Slot::kGroups / 2];
 #pragma unroll
-    for (int w = 0; w < Values::kWords; w += kAtOnce) {
-      uint32_t words[kAtOnce];
-      LoadShared(words, (i % 2 == 0 || !Values::kBytes ? even : odd) + i * Slot::Main::kRowBytes + (Values::Offset(0, w) - Values::Offset(0, 0)));
+    for (int c = 0; c < 2; ++c) LoadShared(scales[c], slot + at.scales + static_cast<uint32_t>((2 * tile + c) * Slot::kScaleRow));
+    if constexpr (Queries::kStarts) {
+      uint32_t pairs[Slot::kGroups / 8][1];
 #pragma unroll
-      for (int of = 0; of < kAtOnce; ++of) codes->main[i][w + of] = words[of];
-    }
-#pragma unroll
-    for (int w = 0; w < Values::kHighWords; ++w) {
-      uint32_t word[1];
-      LoadShared(word, top + i * Slot::High::kRowBytes + Values::HighOffset(0, w));
-      codes->high[i][w] = word[0];
-    }
-  }
-#pragma unroll
-  for (int set = 0; set < Values::kSets; ++set) {
-    const int group = part * Values::kGroups + Values::GroupOf(g, set);
-    const uint32_t scales = slot + Slot::kScales + static_cast<uint32_t>(4 * quad * Slot::kScaleRow + 2 * group);
-    uint32_t scale[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) scale[i] = LoadSharedHalfWord(scales + i * Slot::kScaleRow);
-    codes->scales[set][0] = scale[0] | scale[1] << 16;
-    codes->scales[set][1] = scale[2] | scale[3] << 16;
-  }
-  if (t0 >= low && t0 + kRunTokens <= high) return;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int t = t0 + 4 * quad + i;
-    if (t >= low && t < high) continue;
-#pragma unroll
-    for (uint32_t& word : codes->main[i]) word = 0;
-#pragma unroll
-    for (auto& set : codes->scales) set[i / 2] &= i % 2 == 0 ? 0xffff0000u : 0x0000ffffu;
-  }
-}
-
-// `s`: the run's weights in F32, as WeighRun leaves them.
-template <KvCode kCode>
-__device__ __forceinline__ void AddLatents(const LatentValueCodes<kCode>& codes, const float (&s)[2][4], const uint32_t (&weights)[4],
-                                           const float (&value_scale)[4], CodeState<LatentValues<kCode>>* state) {
-  using Values = LatentValues<kCode>;
-  const int g = static_cast<int>(threadIdx.x) % 32 / 4;
-  if constexpr (kCode == KvCode::kE4M3) {
-    using Bytes = ValueFragments<KvCode::kE4M3, kLatentColumns>;
-#pragma unroll
-    for (int w = 0; w < Values::kWords; ++w) {
-#pragma unroll
-      for (int upper = 0; upper < 2; ++upper) {
-        const uint32_t pair0 = Bytes::BytePairs(codes.main[0][w], codes.main[1][w], upper);
-        const uint32_t pair1 = Bytes::BytePairs(codes.main[2][w], codes.main[3][w], upper);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          Mma(state->o[Values::TileOf(w, 2 * upper + i)], weights, HalvesOfE4M3(pair0, i != 0), HalvesOfE4M3(pair1, i != 0), __half{});
-        }
+      for (int eight = 0; eight < Slot::kGroups / 8; ++eight) {
+        LoadShared(pairs[eight], slot + at.own_scales + static_cast<uint32_t>(tile * Slot::kTileApart * Slot::kScaleRow + eight * 16));
       }
+#pragma unroll
+      for (int i = Queries::kStartSteps - 1; i >= 0; --i) Mma(s[tile], q.starts[i], pairs[0][0], pairs[Slot::kGroups / 8 - 1][0], __nv_bfloat16{});
     }
-  } else if constexpr (Values::kSplit) {
-    const float inverse = __uint_as_float((254u << 23) - (state->exponent << 16)) * kValueBoost<Values>;
+    if constexpr (Keys::kTaken) __syncwarp();  // every lane has this tile's codes: their bytes take their place
+    const uint32_t to = bytes + static_cast<uint32_t>(tile * Slot::kTileApart * kLatentRow);
 #pragma unroll
-    for (int set = 0; set < 2; ++set) {
-      float scale[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scale[i] = ScaleOf(codes.scales[set][i / 2], i % 2 != 0) * inverse;
-      uint32_t mine[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int tile = i / 2, c = i % 2 * 2;
-        mine[i] = Pack2(s[tile][c] * scale[2 * tile], s[tile][c + 1] * scale[2 * tile + 1], __half{});
-      }
-      // Their sums: of the first set in even columns, of the second in odd ones.
-      const uint32_t ones = g % 2 == set ? 0x3c003c00u : 0;
-      Mma(state->offset, mine, ones, ones, __half{});
-#pragma unroll
-      for (int upper = 0; upper < 2; ++upper) {
-        uint32_t bytes[4];
-#pragma unroll
-        for (int token = 0; token < 4; ++token) bytes[token] = Values::Bytes(codes.main[token][set], codes.high[token][set], g, upper != 0);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          Mma(state->o[Values::TileOf(set, 4 * upper + i)], mine, WidenBytes(bytes[0], bytes[1], i), WidenBytes(bytes[2], bytes[3], i), __half{});
-        }
-      }
-    }
-  } else if constexpr (!Values::kGrouped) {
-    constexpr uint32_t kOnes = 0x3c003c00u;
-    Mma(state->offset, weights, kOnes, kOnes, __half{});
-#pragma unroll
-    for (int w = 0; w < Values::kWords; ++w) {
-#pragma unroll
-      for (int i = 0; i < Values::kPairs; ++i) {
-        Mma(state->o[Values::TileOf(w, i)], weights, Values::HalfPair(codes.main[0][w], codes.main[1][w], i),
-            Values::HalfPair(codes.main[2][w], codes.main[3][w], i), __half{});
-      }
-    }
-  } else {
-    // As AddValues does.
-    const uint32_t low0 = Pack2(value_scale[0], value_scale[1], __half{}), low1 = Pack2(value_scale[2], value_scale[3], __half{});
-    const uint32_t high0 = Scale2(low0, kSixteenth), high1 = Scale2(low1, kSixteenth);
-    const uint32_t start0 = Scale2(low0, kMinusEight), start1 = Scale2(low1, kMinusEight);
-    Mma(state->offset, weights, low0, low1, __half{});
-#pragma unroll
-    for (int w = 0; w < Values::kWords; ++w) {
-#pragma unroll
-      for (int i = 0; i < Values::kPairs; ++i) {
-        const bool upper = Values::IsHigh(i);
-        const uint32_t b0 = ScaleAndAdd2(Values::HalfPair(codes.main[0][w], codes.main[1][w], i), upper ? high0 : low0, start0);
-        const uint32_t b1 = ScaleAndAdd2(Values::HalfPair(codes.main[2][w], codes.main[3][w], i), upper ? high1 : low1, start1);
-        Mma(state->o[Values::TileOf(w, i)], weights, b0, b1, __half{});
-      }
-    }
+    for (int part = 0; part < kLatentParts; ++part) AddPartScores<kCode>(codes[part], q, shared, scales, lane, part, to, s[tile]);
   }
 }
 

@@ -16,6 +16,7 @@
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_codes_run.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
+#include "kernels/attention/attention_query_rows.cuh"
 #include "kernels/attention/attention_split.cuh"
 #include "kernels/attention/attention_tile.cuh"
 #include "kernels/attention/attention_wgmma.cuh"
@@ -228,45 +229,11 @@ __device__ __forceinline__ void StoreTile(const RawTile<kCode>& raw, bool first,
 // parts by one power of two in F16's range, and their rests.
 __device__ __forceinline__ void StoreLatentQuery(const AttentionParams& p, const CodePlanes& planes, const TileRow& row, int r, bool aligned,
                                                  bool rests, uint32_t queries, float* row_factor) {
-  constexpr int kValues = kLatentDim / 32;  // of a lane, side by side
+  constexpr int kValues = LatentQueryRow::kValues;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float x[kValues], tail[2] = {0, 0};
-#pragma unroll
-  for (float& value : x) value = 0;
-  if (row.position >= 0) {
-    const float* from = p.q + row.row * p.q_token_stride + row.head * p.q_head_stride;
-#pragma unroll
-    for (int i = 0; i < kValues; i += 4) {
-      if (aligned) {
-        const float4 four = *reinterpret_cast<const float4*>(from + lane * kValues + i);
-        x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
-      } else {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) x[i + c] = from[lane * kValues + i + c];
-      }
-    }
-    tail[0] = from[kLatentDim + lane * 2], tail[1] = from[kLatentDim + lane * 2 + 1];
-  }
-  if (planes.rotation > 1) {  // 128: eight lanes
-#pragma unroll
-    for (int half = 1; half < kValues; half *= 2) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        if ((i & half) != 0) continue;
-        const float a = x[i], b = x[i + half];
-        x[i] = __fadd_rn(a, b);
-        x[i + half] = __fsub_rn(a, b);
-      }
-    }
-#pragma unroll
-    for (int mask = 1; mask < kMaxKvRotation / kValues; mask *= 2) {
-#pragma unroll
-      for (float& value : x) {
-        const float other = __shfl_xor_sync(kAllLanes, value, mask);
-        value = (lane & mask) != 0 ? __fsub_rn(other, value) : __fadd_rn(value, other);
-      }
-    }
-  }
+  LatentQueryRow query(p, planes, row, aligned);
+  auto& x = query.x;
+  const auto& tail = query.tail;
   float largest = 0;
 #pragma unroll
   for (const float value : x) largest = MaxOrNan(largest, fabsf(value));
@@ -276,12 +243,8 @@ __device__ __forceinline__ void StoreLatentQuery(const AttentionParams& p, const
     for (float& value : x) value = __fmul_rn(rintf(__fmul_rn(value, scale.inverse)), scale.scale);
     if (scale.scale != scale.scale) largest = scale.scale;
   }
-  const auto rotation = static_cast<float>(planes.rotation);
 #pragma unroll
-  for (float& value : tail) {
-    value *= rotation;
-    largest = MaxOrNan(largest, fabsf(value));
-  }
+  for (const float value : tail) largest = MaxOrNan(largest, fabsf(value));
   const bool finite = __all_sync(kAllLanes, largest <= FLT_MAX);
   largest = WarpMax(largest);
   const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 30u), 230u);
@@ -305,7 +268,7 @@ __device__ __forceinline__ void StoreLatentQuery(const AttentionParams& p, const
   StoreShared32(PieceAt(queries, r, piece) + lane % 4 * 4, high);
   if (rests) StoreShared32(PieceAt(queries, r + kRests, piece) + lane % 4 * 4, PackRest2(a, b, high, __half{}));
   if (lane == 0) {
-    *row_factor = finite ? p.scale / rotation * kLog2E * (__uint_as_float(exponent << 23) / kQueryBoost) : CUDART_NAN_F;
+    *row_factor = finite ? p.scale / static_cast<float>(planes.rotation) * kLog2E * (__uint_as_float(exponent << 23) / kQueryBoost) : CUDART_NAN_F;
   }
 }
 
@@ -576,26 +539,7 @@ __global__ __launch_bounds__(kConsumerThreads) void UnrotateKernel(const __grid_
   float x[kValues];
 #pragma unroll
   for (int i = 0; i < kValues; ++i) x[i] = out[i];
-  if (rotation > 1) {
-#pragma unroll
-    for (int half = 1; half < kValues; half *= 2) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        if ((i & half) != 0) continue;
-        const float a = x[i], b = x[i + half];
-        x[i] = a + b;
-        x[i + half] = a - b;
-      }
-    }
-#pragma unroll
-    for (int mask = 1; mask < kMaxKvRotation / kValues; mask *= 2) {
-#pragma unroll
-      for (float& value : x) {
-        const float other = __shfl_xor_sync(kAllLanes, value, mask);
-        value = (lane & mask) != 0 ? other - value : value + other;
-      }
-    }
-  }
+  if (rotation > 1) RotateByLanes<kMaxKvRotation / kValues>(x);
   const float inverse = 1.0f / static_cast<float>(rotation);
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {

@@ -241,8 +241,11 @@ CudaStatus AttendCodes(const CudaExec& exec, const CudaBatch& batch, const Atten
     return CopyToHalf(exec, batch, params);
   }
   if (fast && MlaCodesCover(params, planes)) {
-    const auto run = FewMlaCodesCover(batch, schedule, planes) ? &RunFewMlaCodes : &RunMlaCodes;
-    if (CudaStatus failure = run(exec, batch, schedule, params, planes)) return failure;
+    if (MlaCodeStreamCovers(batch, schedule, planes)) {
+      if (CudaStatus failure = RunMlaCodeStream(exec, batch, schedule, params, planes)) return failure;
+      return CopyToHalf(exec, batch, params);
+    }
+    if (CudaStatus failure = RunMlaCodes(exec, batch, schedule, params, planes)) return failure;
     if (CudaStatus failure = RunCombine(exec, batch, schedule, params)) return failure;
     if (CudaStatus failure = RunUnrotate(exec, batch, params, planes)) return failure;
     return CopyToHalf(exec, batch, params);

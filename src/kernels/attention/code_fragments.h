@@ -121,7 +121,6 @@ struct ValueFragments {
   // Integer codes are F16 2^-24 times what they are; less 8, in the sums, they are this much too large.
   static constexpr bool kOffsets = kGrouped;
   static constexpr float kOffset = -0.5f;
-  static constexpr bool kSplit = false;  // LatentValues
 
   static CACHALOT_BOTH int Offset(int g) { return g * kLaneBytes; }
   // Which group of scales a lane's values belong to.

@@ -1,15 +1,21 @@
-// How a warp takes 128 columns of 16 latents of a quantised cache apart, as keys and as values: what code_fragments.h has for keys and values
-// that lie apart, but of one plane, with scales of 128 (INT8, E4M3), 64 (INT6) or 32 columns (INT4). A warpgroup has the 512 columns, warp w
-// those from 128 w on and values 16 w .. of the 64 exact ones. Index arithmetic and bit operations alone, the same on the host.
+// Where 16 latents of a quantised cache lie in shared memory, and how the warps of attention_mla_code_stream_sm90.cu take them apart. Index
+// arithmetic and bit operations alone, the same on the host, for the test.
+//
+// Keys: a warp scores a run alone, its 512 columns as four parts of 128, with the fragments of code_fragments.h (mma.m16n8k32, the latents
+// are B). Scales are of 128 columns (INT8, E4M3), 64 (INT6) or 32 (INT4).
+// Values: warp w has the columns of part w. INT6 and INT4 come as bytes, which the warp that scored the run has left where their codes had
+// been: a part of a token is eight pieces of 16 bytes. Lane g has piece g of its four tokens; byte j of it is column g of tile j
+// (mma.m16n8k16 of F16, the latents are B), and all bytes of a tile have the same scale.
 #pragma once
 
 #include "kernels/attention/run_slot.h"
 
 namespace cachalot {
 
-inline constexpr int kLatentColumns = 128;  // of a warp
+inline constexpr int kLatentColumns = 128;  // of a part
 inline constexpr int kLatentParts = 4;
-inline constexpr int kExactOfPart = 16;
+inline constexpr int kLatentRow = kLatentParts * kLatentColumns;  // bytes of a token's row: codes, or bytes
+inline constexpr int kExactRow = 2 * 64;
 
 // A part's keys are kHeads fragments of kHeadDim columns, each with the scale, or scales, of its own.
 template <KvCode kCode>
@@ -17,77 +23,85 @@ struct LatentKeys {
   static constexpr int kHeads = kCode == KvCode::kInt6 ? 2 : 1;
   static constexpr int kHeadDim = kLatentColumns / kHeads;
   using Head = KeyFragments<kCode, kHeadDim>;
+  static constexpr bool kTaken = !Head::kBytes;  // apart, into bytes
   static constexpr int kGroups = kHeads * Head::kGroups;
   static constexpr int kSteps = kHeads * Head::kSteps;
+
+  // The bits of a where the mask has them, else those of b.
+  static CACHALOT_BOTH uint32_t Choose(uint32_t a, uint32_t b, uint32_t mask) { return b ^ ((a ^ b) & mask); }
+  // The bytes of a step.
+  static CACHALOT_BOTH OperandB Take(const uint32_t* main, const uint32_t* high, int quad, int step) {
+    if constexpr (kCode == KvCode::kInt6) {
+      // Upper bits of the low halves in bits 0 and 1 of each byte, of the high halves in bits 4 and 5.
+      const uint32_t word = main[step], top = high[step] >> (quad % 2 * 2) & 0x33333333u;
+      return {Choose(word, top << 4, 0x0f0f0f0fu), Choose(word >> 4, top, 0x0f0f0f0fu)};
+    } else {
+      return Head::Take(main, high, quad, step);
+    }
+  }
+  // Which piece of a part a lane's bytes of step `step` and register `half` go to, and which of its words they are.
+  static CACHALOT_BOTH int PieceOf(int quad, int step, int half) { return quad * 2 + (kCode == KvCode::kInt6 ? step % 2 : half); }
+  static CACHALOT_BOTH int WordOf(int step, int half) { return kCode == KvCode::kInt6 ? step / 2 * 2 + half : step; }
 };
 
-// Of INT6 a lane has a word of each half of the part, and the tiles of a half are those of one scale, which then goes into the weights.
 template <KvCode kCode>
 struct LatentValues {
-  static constexpr bool kBytes = kCode == KvCode::kInt8 || kCode == KvCode::kE4M3;
-  static constexpr bool kSplit = kCode == KvCode::kInt6;
-  static constexpr bool kGrouped = !kBytes;  // more than one scale: the weights are not those of one
-  static constexpr int kRowBytes = kBytes ? kLatentColumns : kLatentColumns / 2;
-  static constexpr int kHighRowBytes = kSplit ? kLatentColumns / 4 : 0;
-  static constexpr int kWords = kRowBytes / 32;  // of a lane and token
-  static constexpr int kHighWords = kSplit ? 2 : 0;
   static constexpr int kTiles = kLatentColumns / 8;
-  static constexpr int kGroups = LatentKeys<kCode>::kGroups;
-  static constexpr int kSets = kSplit ? 2 : 1;   // of weights
-  static constexpr int kPairs = kBytes ? 4 : 8;  // of a word: HalfPair
-  // Integer codes are F16 2^-24 times what they are (INT4's high halves 2^-20 times), and this much too large in the sums (INT4: once less 8).
+  static constexpr int kSets = LatentKeys<kCode>::kGroups;  // of tiles that share a scale
+  static constexpr int kTilesOfSet = kTiles / kSets;
+  // Integers are F16 2^-24 times what they are, and this much too large.
   static constexpr bool kOffsets = kCode != KvCode::kE4M3;
-  static constexpr float kOffset = kCode == KvCode::kInt8 ? 128.0f : kCode == KvCode::kInt6 ? 32.0f : -0.5f;
+  static constexpr float kOffset = kCode == KvCode::kInt8 ? 128.0f : static_cast<float>(LatentKeys<kCode>::Head::kBias);
 
-  // Where in the part's row word w is; contiguous unless kSplit.
-  static CACHALOT_BOTH int Offset(int g, int w) { return kSplit ? w * 32 + g * 4 : (g * kWords + w) * 4; }
-  static CACHALOT_BOTH int HighOffset(int g, int w) { return w * 16 + g / 4 * 8 + g % 2 * 4; }
-  // Of the part's scales, that of a set.
-  static CACHALOT_BOTH int GroupOf(int g, int set) { return kSplit ? set : g * kGroups / 8; }
   // Column g of tile j; of four tiles from a multiple of four on, columns lie side by side.
   static CACHALOT_BOTH int ColumnOf(int g, int j) {
-    if constexpr (kBytes) return g * kWords * 4 + j;
-    if constexpr (kSplit) return (j / 8 * 2 + g / 4) * kKvUnit + g % 4 * 4 + j % 4 + j % 8 / 4 * 16;
-    return g / 2 * kKvUnit + g % 2 * 8 + j % 8 + j / 8 * 16;
+    if constexpr (kCode == KvCode::kInt6) return (j / 8 * 2 + g / 4) * kKvUnit + j / 4 % 2 * 16 + g % 4 * 4 + j % 4;
+    if constexpr (kCode == KvCode::kInt4) return j / 4 * kKvUnit + g % 2 * 16 + g / 2 * 4 + j % 4;
+    return g * 16 + j;
   }
-  static CACHALOT_BOTH int TileOf(int w, int i) {
-    if constexpr (kSplit) return w * 8 + i;
-    return kBytes ? w * 4 + i : w * 4 + i % 4 + i / 4 * 8;
-  }
-  // Whether pair i's codes are 2^-20 times what they are.
-  static CACHALOT_BOTH constexpr bool IsHigh(int i) { return kCode == KvCode::kInt4 && i >= 4; }
-
-  // INT6: the four codes of a word's low or high halves as bytes, with their upper bits.
-  static CACHALOT_BOTH uint32_t Bytes(uint32_t word, uint32_t high, int g, bool upper) {
-    const uint32_t top = high >> (g % 4 / 2 * 2);
-    return upper ? (word >> 4 & 0x0f0f0f0fu) | (top & 0x30303030u) : (word & 0x0f0f0f0fu) | (top << 4 & 0x30303030u);
-  }
-  // Codes of two tokens, of the words' byte i % 4: integers (E4M3: see ValueFragments::BytePairs; INT6: WidenBytes of Bytes).
+  // Byte i of two tokens' words as F16 (not of E4M3).
   static CACHALOT_BOTH uint32_t HalfPair(uint32_t first, uint32_t second, int i) {
-    const uint32_t byte = static_cast<uint32_t>(i % 4), pick = byte | byte << 4 | (byte + 4) << 8 | (byte + 4) << 12;
-    const uint32_t pair = PickBytes(first, second, pick);
-    if constexpr (kCode == KvCode::kInt8) return (pair & 0x00ff00ffu) ^ 0x00800080u;
-    return pair & (i < 4 ? 0x000f000fu : 0x00f000f0u);
+    if constexpr (kCode == KvCode::kInt8) {
+      const auto byte = static_cast<uint32_t>(i);
+      return (PickBytes(first, second, byte | byte << 4 | (byte + 4) << 8 | (byte + 4) << 12) & 0x00ff00ffu) ^ 0x00800080u;
+    } else {
+      return WidenBytes(first, second, i);
+    }
   }
 };
 
-// A part of a run in shared memory.
+// A run in shared memory. Pieces of a row change places by the token's number, so that the lanes of a warp meet each bank once.
 template <KvCode kCode>
 struct LatentSlot {
   using Keys = LatentKeys<kCode>;
-  using Values = LatentValues<kCode>;
-  static constexpr int kAllGroups = kLatentParts * Keys::kGroups;
-  using Main = PlaneSlot<Values::kRowBytes, Values::kBytes ? RowOrder::kOddApart32 : RowOrder::kApart32>;
-  using High = PlaneSlot<32, RowOrder::kApart64>;
-  using Exact = PlaneSlot<2 * kExactOfPart, RowOrder::kApart64>;
+  static constexpr int kMainRow = Keys::kTaken ? 256 : 512;
+  static constexpr int kHighRow = kCode == KvCode::kInt6 ? 128 : 0;
+  static constexpr int kGroups = kLatentParts * Keys::kGroups;
+  static constexpr int kScaleRow = 2 * kGroups;
+  static constexpr int kExact = kRunTokens * kLatentRow;
+  static constexpr int kScales = kExact + kRunTokens * kExactRow;
+  static constexpr int kWeights = kScales + kRunTokens * kScaleRow;  // operand A of the weighted sums, F16: a piece a lane
+  static constexpr int kFactors = kWeights + 32 * kPieceBytes;       // [kGroups][kRunTokens] F16: scales, in the state's unit
+  static constexpr int kBytes = (kFactors + 2 * kGroups * kRunTokens + 511) / 512 * 512;
 
-  static constexpr int kHigh = Main::kBytes;
-  static constexpr int kExact = kHigh + (Values::kHighWords == 0 ? 0 : High::kBytes);
-  static constexpr int kScales = kExact + Exact::kBytes;  // of all parts
-  static constexpr int kScaleRow = 2 * kAllGroups;
-  static constexpr int kScalePieces = kRunTokens * kScaleRow / kPieceBytes;
-  static constexpr int kBytes = kScales + kRunTokens * kScaleRow;
-  static_assert(kScalePieces <= 32);
+  // A number of three bits, from those that tell a tile's tokens apart and those of a lane's quad.
+  static CACHALOT_BOTH constexpr int Turn(int token) { return token % 2 + token / 4 * 2; }
+  // Offsets within the slot; what is XORed does not leave 128 bytes.
+  static CACHALOT_BOTH constexpr int MainTurn(int token) { return kCode == KvCode::kInt6 ? Turn(token) % 4 * 2 : Turn(token); }
+  static CACHALOT_BOTH constexpr int Main(int token, int byte) { return token * kLatentRow + (byte ^ MainTurn(token) * kPieceBytes); }
+  static CACHALOT_BOTH constexpr int High(int token, int byte) { return token * kLatentRow + 256 + (byte ^ Turn(token) % 4 * kPieceBytes); }
+  static CACHALOT_BOTH constexpr int Exact(int token, int byte) { return kExact + token * kExactRow + (byte ^ token % 2 * (4 * kPieceBytes)); }
+  // Of a part's eight pieces.
+  static CACHALOT_BOTH constexpr int Bytes(int token, int part, int piece) {
+    return token * kLatentRow + part * kLatentColumns + (piece ^ Turn(token)) * kPieceBytes;
+  }
+  // Where a row's byte `from` + `byte` lies when `at` is where `from` does; they have no bits in common.
+  static CACHALOT_BOTH constexpr uint32_t Further(uint32_t at, int byte) {
+    return (at ^ static_cast<uint32_t>(byte % 128)) + static_cast<uint32_t>(byte / 128 * 128);
+  }
+  static constexpr int kTileApart = 2;  // tokens of a lane's columns of the two tiles: rows turned alike
+  // Which exact values a lane has for steps 2 half and 2 half + 1: eight from here on, four a step.
+  static CACHALOT_BOTH constexpr int ExactValueOf(int quad, int half) { return half * 32 + quad * 8; }
 };
 
 }  // namespace cachalot

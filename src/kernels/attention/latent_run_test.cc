@@ -1,5 +1,5 @@
-// The warps of a warpgroup put together on the host, as in code_fragments_test.cc: what they load of a run of latents and take apart is what
-// the codes stand for, every value once, as a key and as a value; copies fill the slot, and loads meet each bank once.
+// Warps put together on the host, as in code_fragments_test.cc: a run of latents is copied to a slot, a warp takes it apart as keys, and what it
+// has left there others take as values: what the codes stand for, every value once. Loads and stores meet each bank once.
 #include "kernels/attention/latent_run.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace cachalot {
 namespace {
 
-constexpr int kDim = kLatentParts * kLatentColumns, kExact = kLatentParts * kExactOfPart;
+constexpr int kDim = kLatentParts * kLatentColumns, kExact = kExactRow / 2;
 
 uint32_t WordAt(const std::vector<std::byte>& bytes, int64_t at) {
   uint32_t word;
@@ -52,8 +52,27 @@ struct Run {
     std::memcpy(&scale, region.data() + planes.key.scales + (token * groups + column / GroupColumns(kCode)) * 2, sizeof(scale));
     return BF16ToF32(scale);
   }
-  int64_t MainAt(int token, int part) const { return planes.key.main + (token * kLatentParts + part) * LatentValues<kCode>::kRowBytes; }
-  int64_t HighAt(int token, int part) const { return planes.key.high + (token * kLatentParts + part) * LatentValues<kCode>::kHighRowBytes; }
+  // The run in a slot, piece by piece.
+  std::vector<std::byte> Copied() const {
+    using Slot = LatentSlot<kCode>;
+    std::vector<std::byte> slot(Slot::kBytes, std::byte{0xa5});
+    std::set<int> places;
+    const auto copy = [&](int64_t from, int row_bytes, auto place) {
+      for (int token = 0; token < kRunTokens; ++token) {
+        for (int byte = 0; byte < row_bytes; byte += kPieceBytes) {
+          const int to = place(token, byte);
+          EXPECT_EQ(to % kPieceBytes, 0);
+          EXPECT_TRUE(places.insert(to).second) << "two pieces at " << to;
+          std::memcpy(slot.data() + to, region.data() + from + token * row_bytes + byte, kPieceBytes);
+        }
+      }
+    };
+    copy(planes.key.main, Slot::kMainRow, [](int token, int byte) { return Slot::Main(token, byte); });
+    if (Slot::kHighRow > 0) copy(planes.key.high, Slot::kHighRow, [](int token, int byte) { return Slot::High(token, byte); });
+    copy(planes.exact, kExactRow, [](int token, int byte) { return Slot::Exact(token, byte); });
+    EXPECT_LT(*places.rbegin(), Slot::kScales);
+    return slot;
+  }
   // A code of a lane, as a number, against what is stored.
   void Check(float code, int token, int column, std::vector<int>* seen) const {
     ASSERT_TRUE(column >= 0 && column < kDim);
@@ -64,36 +83,54 @@ struct Run {
 };
 
 template <KvCode kCode>
-void CheckKeys() {
+void CheckCodes() {
+  using Slot = LatentSlot<kCode>;
   using Keys = LatentKeys<kCode>;
   using Head = typename Keys::Head;
   using Values = LatentValues<kCode>;
   const Run<kCode> run;
-  ASSERT_EQ(run.planes.key.main_row, kLatentParts * Values::kRowBytes);
-  ASSERT_EQ(run.planes.key.high_row, kLatentParts * Values::kHighRowBytes);
-  ASSERT_EQ(run.planes.key.scale_row, LatentSlot<kCode>::kScaleRow);
+  ASSERT_EQ(run.planes.key.main_row, Slot::kMainRow);
+  ASSERT_EQ(run.planes.key.high_row, Slot::kHighRow);
+  ASSERT_EQ(run.planes.key.scale_row, Slot::kScaleRow);
+  std::vector<std::byte> slot = run.Copied(), taken = slot;
   std::vector<int> seen(kRunTokens * kDim);
-  for (int part = 0; part < kLatentParts; ++part) {
-    for (int lane = 0; lane < 32; ++lane) {
-      const int quad = lane % 4;
-      for (int tile = 0; tile < 2; ++tile) {
-        const int token = TokenOf(tile, lane / 4);
-        for (int head = 0; head < Keys::kHeads; ++head) {
-          uint32_t words[Head::kWords], high[2] = {};
-          for (int w = 0; w < Head::kWords; ++w)
-            words[w] = WordAt(run.region, run.MainAt(token, part) + head * Head::kRowBytes + Head::MainOffset(quad, w));
-          for (int w = 0; w < Head::kHighWords; ++w) {
-            high[w] = WordAt(run.region, run.HighAt(token, part) + head * Head::kHighRowBytes + Head::HighOffset(quad, w));
+  const auto store = [&](uint32_t at, uint32_t word) { std::memcpy(taken.data() + at, &word, sizeof(word)); };
+  for (int lane = 0; lane < 32; ++lane) {
+    const int quad = lane % 4;
+    const auto main = static_cast<uint32_t>(Slot::Main(TokenOf(0, lane / 4), Head::MainOffset(quad, 0)));
+    const auto high_at = static_cast<uint32_t>(Slot::High(TokenOf(0, lane / 4), Head::kHighWords == 0 ? 0 : Head::HighOffset(quad, 0)));
+    const auto bytes = static_cast<uint32_t>(Slot::Bytes(TokenOf(0, lane / 4), 0, quad * 2));
+    for (int tile = 0; tile < 2; ++tile) {
+      const int token = TokenOf(tile, lane / 4), further = tile * Slot::kTileApart * kLatentRow;
+      for (int of = 0; of < kLatentParts * Keys::kHeads; ++of) {
+        const int part = of / Keys::kHeads, head = of % Keys::kHeads;
+        uint32_t words[Head::kWords], high[2] = {};
+        for (int w = 0; w < Head::kWords; ++w) {
+          const int first = w / 4 * 4;  // of those that are loaded at once
+          const bool alone = Head::kGrouped;
+          const uint32_t at = Slot::Further(main, of * Head::kRowBytes + Head::MainOffset(0, alone ? w : first));
+          words[w] = WordAt(slot, at + static_cast<uint32_t>(further + (alone ? 0 : w - first) * 4));
+        }
+        for (int w = 0; w < Head::kHighWords; ++w) {
+          high[w] = WordAt(slot, Slot::Further(high_at, of * Head::kHighRowBytes) + static_cast<uint32_t>(further + w * 4));
+        }
+        for (int step = 0; step < Head::kSteps; ++step) {
+          const OperandB b = Keys::Take(words, high, quad, step);
+          for (int i = 0; i < 8; ++i) {
+            const auto byte = static_cast<uint8_t>((i < 4 ? b.low : b.high) >> (8 * (i % 4)));
+            const int column = part * kLatentColumns + head * Keys::kHeadDim + Head::ValueOf(quad, step, i / 4, i % 4);
+            const float code = kCode == KvCode::kE4M3
+                                   ? FP8E4M3ToF32(byte)
+                                   : static_cast<float>((Head::kSigned ? static_cast<int8_t>(byte) : byte) - Head::kBias) * Head::kStep;
+            run.Check(code, token, column, &seen);
           }
-          for (int step = 0; step < Head::kSteps; ++step) {
-            const OperandB b = Head::Take(words, high, quad, step);
-            for (int i = 0; i < 8; ++i) {
-              const auto byte = static_cast<uint8_t>((i < 4 ? b.low : b.high) >> (8 * (i % 4)));
-              const int column = part * kLatentColumns + head * Keys::kHeadDim + Head::ValueOf(quad, step, i / 4, i % 4);
-              const float code = kCode == KvCode::kE4M3
-                                     ? FP8E4M3ToF32(byte)
-                                     : static_cast<float>((Head::kSigned ? static_cast<int8_t>(byte) : byte) - Head::kBias) * Head::kStep;
-              run.Check(code, token, column, &seen);
+          if constexpr (Keys::kTaken) {
+            const int of_part = head * Head::kSteps + step;
+            for (int half = 0; half < 2; ++half) {
+              const int piece = Keys::PieceOf(0, of_part, half);
+              const uint32_t at = Slot::Further(bytes, part * kLatentColumns + piece * kPieceBytes) + static_cast<uint32_t>(further);
+              EXPECT_EQ(at, static_cast<uint32_t>(Slot::Bytes(token, part, Keys::PieceOf(quad, of_part, half))));
+              store(at + static_cast<uint32_t>(4 * Keys::WordOf(of_part, half)), half == 0 ? b.low : b.high);
             }
           }
         }
@@ -101,41 +138,33 @@ void CheckKeys() {
     }
   }
   for (int n : seen) ASSERT_EQ(n, 1);
-}
 
-template <KvCode kCode>
-void CheckValues() {
-  using Values = LatentValues<kCode>;
-  const Run<kCode> run;
-  std::vector<int> seen(kRunTokens * kDim);
+  std::fill(seen.begin(), seen.end(), 0);
   for (int part = 0; part < kLatentParts; ++part) {
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, quad = lane % 4;
+      const auto at = static_cast<uint32_t>(Slot::Bytes(4 * quad, part, g));
       for (int pair = 0; pair < 2; ++pair) {
-        const int first = 4 * quad + 2 * pair;
-        for (int w = 0; w < Values::kWords; ++w) {
-          const uint32_t a = WordAt(run.region, run.MainAt(first, part) + Values::Offset(g, w));
-          const uint32_t b = WordAt(run.region, run.MainAt(first + 1, part) + Values::Offset(g, w));
-          for (int i = 0; i < Values::kPairs; ++i) {
-            const int column = Values::ColumnOf(g, Values::TileOf(w, i)), group = Values::GroupOf(g, Values::kSplit ? w : 0);
-            EXPECT_EQ(group, column / GroupColumns(kCode));
-            uint32_t halves;
+        for (int w = 0; w < 4; ++w) {
+          uint32_t two[2];
+          for (int e = 0; e < 2; ++e) {
+            const int i = 2 * pair + e;
+            two[e] = WordAt(taken, Slot::Further(at, i % 2 * kPieceBytes) + static_cast<uint32_t>(i * kLatentRow + 4 * w));
+          }
+          for (int i = 0; i < 4; ++i) {
+            const int j = 4 * w + i, column = Values::ColumnOf(g, j), token = 4 * quad + 2 * pair;
+            EXPECT_EQ(j / Values::kTilesOfSet, column / GroupColumns(kCode)) << "tiles of a set share a scale";
+            uint32_t halves = 0;
             if constexpr (kCode == KvCode::kE4M3) {
-              const uint32_t bytes = ValueFragments<kCode, 128>::BytePairs(a, b, i / 2) >> (16 * (i % 2));
-              for (int e = 0; e < 2; ++e) {
-                run.Check(FP8E4M3ToF32(static_cast<uint8_t>(bytes >> (8 * e))), first + e, part * kLatentColumns + column, &seen);
-              }
-              continue;
-            } else if constexpr (Values::kSplit) {
-              const uint32_t high_a = WordAt(run.region, run.HighAt(first, part) + Values::HighOffset(g, w));
-              const uint32_t high_b = WordAt(run.region, run.HighAt(first + 1, part) + Values::HighOffset(g, w));
-              halves = WidenBytes(Values::Bytes(a, high_a, g, i >= 4), Values::Bytes(b, high_b, g, i >= 4), i % 4);
+              halves = ValueFragments<kCode, 128>::BytePairs(two[0], two[1], i / 2) >> (16 * (i % 2));
             } else {
-              halves = Values::HalfPair(a, b, i);
+              halves = Values::HalfPair(two[0], two[1], i);
             }
             for (int e = 0; e < 2; ++e) {
-              const float number = F16ToF32(static_cast<uint16_t>(halves >> (16 * e))) * (Values::IsHigh(i) ? 0x1p20f : 0x1p24f);
-              run.Check(number - (kCode == KvCode::kInt4 ? 8 : 0) - Values::kOffset, first + e, part * kLatentColumns + column, &seen);
+              const float code = kCode == KvCode::kE4M3
+                                     ? FP8E4M3ToF32(static_cast<uint8_t>(halves >> (8 * e)))
+                                     : (F16ToF32(static_cast<uint16_t>(halves >> (16 * e))) * 0x1p24f - Values::kOffset) * Head::kStep;
+              run.Check(code, token + e, part * kLatentColumns + column, &seen);
             }
           }
         }
@@ -145,20 +174,6 @@ void CheckValues() {
   for (int n : seen) ASSERT_EQ(n, 1);
   for (int g = 0; g < 8; ++g) {
     for (int j = 0; j < Values::kTiles; ++j) EXPECT_EQ(Values::ColumnOf(g, j), Values::ColumnOf(g, j / 4 * 4) + j % 4) << "four tiles side by side";
-  }
-}
-
-template <typename Plane>
-void CheckPlane() {
-  std::set<int> places;
-  for (int token = 0; token < kRunTokens; ++token) {
-    for (int byte = 0; byte < Plane::kRowBytes; ++byte) places.insert(Plane::At(token, byte));
-  }
-  EXPECT_EQ(static_cast<int>(places.size()), kRunTokens * Plane::kRowBytes);
-  EXPECT_LT(*places.rbegin(), Plane::kBytes);
-  for (int piece = 0; piece < Plane::kPieces; ++piece) {
-    const int at = piece * kPieceBytes, to = Plane::Copy(Plane::FirstCopy(piece % 32), piece / 32);
-    for (int i = 0; i < kPieceBytes; ++i) EXPECT_EQ(Plane::At((at + i) / Plane::kRowBytes, (at + i) % Plane::kRowBytes), to + i) << "piece " << piece;
   }
 }
 
@@ -180,46 +195,33 @@ int MostOfABank(int bytes, const At& at) {
 }
 
 template <KvCode kCode>
-void CheckSlot() {
+void CheckBanks() {
   using Slot = LatentSlot<kCode>;
-  using Keys = LatentKeys<kCode>;
-  using Head = typename Keys::Head;
-  using Values = LatentValues<kCode>;
-  CheckPlane<typename Slot::Main>();
-  CheckPlane<typename Slot::High>();
-  CheckPlane<typename Slot::Exact>();
-  const int key_bytes = std::min(16, Head::kGrouped ? 4 : Head::kWords * 4);
-  for (int head = 0; head < Keys::kHeads; ++head) {
+  using Head = typename LatentKeys<kCode>::Head;
+  const int key_bytes = Head::kGrouped ? 4 : std::min(16, Head::kWords * 4);
+  for (int of = 0; of < Slot::kMainRow / Head::kRowBytes; ++of) {
     for (int w = 0; w < Head::kWords; w += key_bytes / 4) {
-      const auto at = [&](int g, int quad) { return Slot::Main::At(TokenOf(0, g), head * Head::kRowBytes + Head::MainOffset(quad, w)); };
-      EXPECT_LE(MostOfABank(key_bytes, at), kCode == KvCode::kInt4 ? 2 : 1) << "code " << static_cast<int>(kCode) << " keys, word " << w;
-      for (int lane = 0; lane < 32; ++lane) {  // the second tile lies two rows behind the first one
-        const int byte = head * Head::kRowBytes + Head::MainOffset(lane % 4, w);
-        EXPECT_EQ(at(lane / 4, lane % 4) + 2 * Slot::Main::kRowBytes, Slot::Main::At(TokenOf(1, lane / 4), byte));
-      }
+      const int byte = of * Head::kRowBytes;
+      EXPECT_EQ(MostOfABank(key_bytes, [&](int g, int quad) { return Slot::Main(TokenOf(0, g), byte + Head::MainOffset(quad, w)); }), 1);
     }
-    if (Head::kHighWords > 0) {
-      const auto at = [&](int g, int quad) { return Slot::High::At(TokenOf(0, g), head * Head::kHighRowBytes + Head::HighOffset(quad, 0)); };
-      EXPECT_EQ(MostOfABank(8, at), 1);
+    if constexpr (Head::kHighWords > 0) {
+      EXPECT_EQ(MostOfABank(8, [&](int g, int quad) { return Slot::High(TokenOf(0, g), of * Head::kHighRowBytes + Head::HighOffset(quad, 0)); }), 1);
     }
   }
-  EXPECT_EQ(MostOfABank(8, [](int g, int quad) { return Slot::Exact::At(TokenOf(0, g), quad * 8); }), 1);
-  const int value_bytes = Values::kSplit ? 4 : Values::kWords * 4;
+  for (int half = 0; half < 2; ++half) {
+    EXPECT_EQ(MostOfABank(16, [&](int g, int quad) { return Slot::Exact(TokenOf(0, g), 2 * Slot::ExactValueOf(quad, half)); }), 1);
+    EXPECT_EQ(MostOfABank(16, [&](int g, int quad) { return Slot::Bytes(TokenOf(1, g), 1, quad * 2 + half); }), 1) << "bytes are stored";
+  }
   for (int i = 0; i < 4; ++i) {
-    for (int w = 0; w < (Values::kSplit ? 2 : 1); ++w) {
-      EXPECT_EQ(MostOfABank(value_bytes, [&](int g, int quad) { return Slot::Main::At(4 * quad + i, Values::Offset(g, w)); }), 1)
-          << "code " << static_cast<int>(kCode) << " values of token " << i;
-      if (Values::kHighWords == 0) continue;
-      EXPECT_LE(MostOfABank(4, [&](int g, int quad) { return Slot::High::At(4 * quad + i, Values::HighOffset(g, w)); }), 2);
-    }
+    EXPECT_EQ(MostOfABank(16, [&](int g, int quad) { return Slot::Bytes(4 * quad + i, 2, g); }), 1) << "values of token " << i;
   }
 }
 
 template <KvCode kCode>
 void Check() {
-  CheckKeys<kCode>();
-  CheckValues<kCode>();
-  CheckSlot<kCode>();
+  SCOPED_TRACE(static_cast<int>(kCode));
+  CheckCodes<kCode>();
+  CheckBanks<kCode>();
 }
 
 TEST(LatentRun, IsWhatTheCodesStandFor) {

@@ -15,21 +15,20 @@ enum class RowOrder {
   kApart32,  // as many bytes between every four tokens
   kApart64,
   kOdd,    // pieces change places in pairs in every other row
-  kOddApart32,
   kFours,  // the four pieces of a row are turned by the row's number among the fours
 };
 
 template <int kRow, RowOrder kOrder>
 struct PlaneSlot {
   static constexpr int kRowBytes = kRow;
-  static constexpr int kApart = kOrder == RowOrder::kApart32 || kOrder == RowOrder::kOddApart32 ? 32 : kOrder == RowOrder::kApart64 ? 64 : 0;
+  static constexpr int kApart = kOrder == RowOrder::kApart32 ? 32 : kOrder == RowOrder::kApart64 ? 64 : 0;
   static constexpr int kBytes = kRunTokens * kRow + kRunTokens / 4 * kApart;
   static constexpr int kPieces = kRunTokens * kRow / kPieceBytes;
   static constexpr int kCopies = (kPieces + 31) / 32;
   static_assert(kRow == 0 || kCopyBytes % kRow == 0);
 
   static CACHALOT_BOTH constexpr int At(int token, int byte) {
-    if (kOrder == RowOrder::kOdd || kOrder == RowOrder::kOddApart32) byte ^= token % 2 * kPieceBytes;
+    if (kOrder == RowOrder::kOdd) byte ^= token % 2 * kPieceBytes;
     if (kOrder == RowOrder::kFours) byte ^= token / 4 * kPieceBytes;
     return token * kRow + token / 4 * kApart + byte;
   }
