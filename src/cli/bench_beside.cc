@@ -217,7 +217,8 @@ std::string Text(const std::string& name, const Result<Line>& line) {
 
 }  // namespace
 
-Result<std::string> MeasureBeside(Session& decode, Session& prompts, const BesideCase& bench, const StopOnInterrupt& stop) {
+Status MeasureBeside(Session& decode, Session& prompts, const BesideCase& bench, const StopOnInterrupt& stop,
+                     const std::function<Status(const std::string&)>& write) {
   if (decode.bundle().cuda_runtime == nullptr || prompts.bundle().cuda_runtime == nullptr) return Unsupported("--beside: the model runs on the CPU");
   const ModelSpec& spec = decode.bundle().spec;
   if (spec.moe.num_experts > 0 || spec.attention.kind == AttentionKind::kMla) {
@@ -225,10 +226,10 @@ Result<std::string> MeasureBeside(Session& decode, Session& prompts, const Besid
   }
   const int32_t most = decode.bundle().runtime->info().max_step_tokens;
   const int32_t small = std::min(most, 512 + bench.batch);
-  std::string text = fmt::format("{} sequences at {} tokens generate, prompts of {} tokens come one after the other\n{:<44} {:>10} {:>8} {:>8} {:>8} {:>12}\n", bench.batch,
-                                 bench.depth, bench.prompt, "", "tokens/s", "p50 ms", "p99 ms", "max ms", "prompts t/s");
+  RETURN_IF_ERROR(write(fmt::format("{} sequences at {} tokens generate, prompts of {} tokens come one after the other\n{:<44} {:>10} {:>8} {:>8} {:>8} {:>12}\n", bench.batch,
+                                 bench.depth, bench.prompt, "", "tokens/s", "p50 ms", "p99 ms", "max ms", "prompts t/s")));
   const auto add = [&](const std::string& name, const Result<Line>& line) -> Status {
-    text += Text(name, line);
+    RETURN_IF_ERROR(write(Text(name, line)));
     return line.status().code() == StatusCode::kCancelled ? line.status() : Status::Ok();
   };
   RETURN_IF_ERROR(add("generation alone", MeasureMixed(decode, bench, true, false, most, 0, stop)));
@@ -243,13 +244,12 @@ Result<std::string> MeasureBeside(Session& decode, Session& prompts, const Besid
                           {"SMs parted, 64 for generation", "stream=first:64", "stream=rest:64"},
                           {"SMs parted, 96 for generation", "stream=first:96", "stream=rest:96"}};
   for (const Setup& setup : setups) {
-    for (const int32_t step_tokens : {most, small}) {
+    for (const int32_t step_tokens : {small, most}) {
       RETURN_IF_ERROR(add(fmt::format("{}, prompts' steps of {}", setup.name, step_tokens), MeasureApart(decode, prompts, bench, setup, step_tokens, stop)));
     }
   }
   RETURN_IF_ERROR(decode.bundle().cuda_runtime->SetTune(""));
-  RETURN_IF_ERROR(prompts.bundle().cuda_runtime->SetTune(""));
-  return text;
+  return prompts.bundle().cuda_runtime->SetTune("");
 }
 
 }  // namespace cachalot

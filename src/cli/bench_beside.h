@@ -2,6 +2,7 @@
 // steps of two runtimes that share a card: on streams of equal and of different priority, and with SMs of their own.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "cli/session.h"
@@ -12,11 +13,12 @@ struct BesideCase {
   int32_t batch = 1;     // sequences that generate,
   int32_t depth = 0;     // each behind so many tokens
   int32_t prompt = 0;    // tokens of the prompts that come one after the other
-  double seconds = 3;    // of each measurement
+  double seconds = 1.2;  // of each measurement
 };
 
-// A table. `decode` computes both where they share steps, `prompts` the prompts otherwise; both on the GPU, dense models only: kernels of
+// A table, handed over line by line. `decode` computes both where they share steps, `prompts` the prompts otherwise; both on the GPU, dense models only: kernels of
 // mixtures wait for other blocks of their launch, which two launches at once would do for ever.
-Result<std::string> MeasureBeside(Session& decode, Session& prompts, const BesideCase& bench, const StopOnInterrupt& stop);
+Status MeasureBeside(Session& decode, Session& prompts, const BesideCase& bench, const StopOnInterrupt& stop,
+                     const std::function<Status(const std::string&)>& write);
 
 }  // namespace cachalot

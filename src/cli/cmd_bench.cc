@@ -296,8 +296,9 @@ Status CompareBeside(const BenchFlags& flags, Session* session, Output* output) 
   options.context = flags.prompts[0] + 1;
   ASSIGN_OR_RETURN(const auto prompts, Session::Open(options));
   const StopOnInterrupt stop;
-  ASSIGN_OR_RETURN(const std::string text, MeasureBeside(*session, *prompts, {.batch = flags.batches[0], .depth = flags.depth, .prompt = flags.prompts[0]}, stop));
-  return output->Write(flags.model.Place() + "\n" + text);
+  RETURN_IF_ERROR(output->Write(flags.model.Place() + "\n"));
+  return MeasureBeside(*session, *prompts, {.batch = flags.batches[0], .depth = flags.depth, .prompt = flags.prompts[0]}, stop,
+                       [output](const std::string& line) { return output->Write(line); });
 }
 
 Status Bench(const BenchFlags& flags, Output* output) {
