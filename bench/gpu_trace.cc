@@ -4,7 +4,8 @@
 //
 // and that prints, when the program ends, the kernels of the last part of the run (the last GPU_TRACE_MS milliseconds of
 // activity, 200 by default): calls, time, share; and how long the device stood idle between them. Kernels inside graphs are
-// counted like others. With GPU_TRACE_LIST=N it also prints the last N of them one by one, in order: how long each took, and
+// counted like others. With GPU_TRACE_SPLIT_MS=N the run is cut where the device stood idle for so long, and each piece is reported by
+// itself: `bench --gpu-tune` waits 20 ms whenever settings change. With GPU_TRACE_LIST=N it also prints the last N of them one by one, in order: how long each took, and
 // how long nothing ran in front of it (below 0: it began while others still ran). It is a bench, not a part of the engine, and its
 // settings are read from the environment because nothing else reaches a library that is loaded this way.
 #include <cupti.h>
@@ -78,14 +79,16 @@ void CUPTIAPI OnComplete(CUcontext, uint32_t, uint8_t* buffer, size_t, size_t va
   std::free(buffer);
 }
 
-void Report() {
-  cuptiActivityFlushAll(1);
-  const std::lock_guard lock(g_mutex);
-  if (g_spans.empty()) return;
-  std::sort(g_spans.begin(), g_spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
-  const char* wanted = std::getenv("GPU_TRACE_MS");
-  const uint64_t window = static_cast<uint64_t>(wanted != nullptr ? std::atof(wanted) : 200.0) * 1000000u;
-  const uint64_t last = g_spans.back().end;
+uint64_t Nanoseconds(const char* name, double usual_ms) {
+  const char* wanted = std::getenv(name);
+  return static_cast<uint64_t>((wanted != nullptr ? std::atof(wanted) : usual_ms) * 1e6);
+}
+
+// The last part of some of the run, in order of their starts.
+void Report(const std::vector<Span>& spans) {
+  const uint64_t window = Nanoseconds("GPU_TRACE_MS", 200);
+  uint64_t last = 0;
+  for (const Span& span : spans) last = std::max(last, span.end);
   struct Sum {
     int64_t calls = 0;
     double us = 0;
@@ -94,7 +97,7 @@ void Report() {
   double busy = 0, gaps = 0;
   int64_t num_gaps = 0;
   uint64_t until = 0, first = 0;
-  for (const Span& span : g_spans) {
+  for (const Span& span : spans) {
     if (span.start + window < last) continue;
     if (until == 0) first = until = span.start;
     Sum& sum = sums[span.name];
@@ -117,8 +120,26 @@ void Report() {
     std::fprintf(stderr, "%9lld %9.2f %6.1f%%  %s\n", static_cast<long long>(sum.calls), sum.us / static_cast<double>(sum.calls),
                  100 * sum.us / total, name.c_str());
   }
+}
+
+void Report() {
+  cuptiActivityFlushAll(1);
+  const std::lock_guard lock(g_mutex);
+  std::sort(g_spans.begin(), g_spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
+  const uint64_t split = Nanoseconds("GPU_TRACE_SPLIT_MS", 1e9);
+  std::vector<Span> piece;
+  uint64_t until = 0;
+  for (const Span& span : g_spans) {
+    if (!piece.empty() && span.start > until + split) {
+      Report(piece);
+      piece.clear();
+    }
+    piece.push_back(span);
+    until = std::max(until, span.end);
+  }
+  if (!piece.empty()) Report(piece);
   const char* listed = std::getenv("GPU_TRACE_LIST");
-  if (listed != nullptr) List(g_spans, static_cast<size_t>(std::max(0, std::atoi(listed))));
+  if (listed != nullptr && !g_spans.empty()) List(g_spans, static_cast<size_t>(std::max(0, std::atoi(listed))));
 }
 
 }  // namespace

@@ -4,12 +4,16 @@
 #include <chrono>
 #include <ctime>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "runtime/cuda_runtime.h"
 
 namespace cachalot {
 namespace {
+
+// So that a trace of the device can be cut where settings change (bench/gpu_trace.cc).
+constexpr std::chrono::milliseconds kBetweenTunes(20);
 
 // A different text for each sequence, the same in every repeat.
 std::vector<int32_t> MadeUpPrompt(int32_t length, int32_t sequence, int32_t vocab_size) {
@@ -200,6 +204,7 @@ Result<std::vector<std::vector<BenchSample>>> MeasureTunes(Session& session, con
   for (int32_t round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < settings.size(); ++i) {
       RETURN_IF_ERROR(cuda->SetTune(settings[i]));
+      std::this_thread::sleep_for(kBetweenTunes);
       RETURN_IF_ERROR(batch.Generate(kTuneWarmUp).status());
       ASSIGN_OR_RETURN(const BenchSample sample, batch.Generate(bench.generate));
       samples[i].push_back(sample);

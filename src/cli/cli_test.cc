@@ -161,6 +161,7 @@ TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
     FlagSet set("test", "");
     ModelFlags flags;
     flags.Declare(&set);
+    flags.DeclareTrace(&set);
     const Status parsed = set.Parse(args);
     return parsed.ok() ? flags.Resolve() : parsed;
   };
@@ -173,6 +174,7 @@ TEST(ModelFlagsTest, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(resolve({"--dummy", "nosuch"}).message(), HasSubstr("nosuch"));
   EXPECT_THAT(resolve({"--dummy", "tiny-llama", "--dummy-type", "iq1_m"}).message(), HasSubstr("IQ1_M"));
   EXPECT_THAT(resolve({"-m", "x", "--flash-attn", "off"}).message(), HasSubstr("fused"));
+  EXPECT_THAT(resolve({"-m", "x", "--device", "cpu", "--trace-streams", "t.json"}).message(), HasSubstr("no streams"));
   EXPECT_THAT(resolve({"-m", "x", "--draft-max", "2"}).message(), HasSubstr("--draft-max says nothing without --spec"));
   EXPECT_TRUE(resolve({"-m", "x", "--spec", "ngram", "--draft-max", "16"}).ok());
   EXPECT_THAT(resolve({"-m", "x", "-ctk", "f32"}).message(), HasSubstr("-ctv f16"));
@@ -197,6 +199,8 @@ TEST(CommandsTest, WrongCommandLinesExitWith2) {
   EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf"}), 2);
   EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf", "q9"}), 2);
   EXPECT_EQ(exit_code({"quantize", "a.gguf", "b.gguf", "q8_0", "--tensor-type", "x"}), 2);
+  EXPECT_EQ(exit_code({"bench", "--dummy", "tiny-llama", "--device", "cpu", "--trace-streams", ::testing::TempDir() + "no_trace.json"}), 2);
+  EXPECT_EQ(exit_code({"bench", "--dummy", "tiny-llama", "--trace-streams", "/nowhere/at/all.json"}), 2);
   EXPECT_EQ(exit_code({"nosuch"}), 2);
   EXPECT_EQ(exit_code({"quantize", "none.gguf", "b.gguf", "q8_0"}), 1);
   EXPECT_EQ(exit_code({"pull"}), 2);

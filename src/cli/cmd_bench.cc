@@ -9,6 +9,7 @@
 
 #include "base/available_memory.h"
 #include "base/cpu_features.h"
+#include "cli/bench_beside.h"
 #include "cli/bench_drafts.h"
 #include "cli/bench_run.h"
 #include "cli/commands.h"
@@ -26,6 +27,7 @@ namespace cachalot {
 namespace {
 
 constexpr int32_t kGpuStepTokens = 8192;
+constexpr int32_t kBesideTokens = 4096;  // that a stream of --beside generates, at most
 
 struct BenchFlags {
   ModelFlags model;
@@ -39,6 +41,7 @@ struct BenchFlags {
   std::vector<std::string> tunes;  // settings of the GPU's kernels to compare
   bool compare_drafts = false;
   bool pairs = false;
+  bool beside = false;
   bool json = false;
 };
 
@@ -88,9 +91,10 @@ Result<std::vector<ThreadSetup>> OpenAll(const BenchFlags& flags) {
   const auto largest = [](const std::vector<int32_t>& list) {
     return *std::max_element(list.begin(), list.end());
   };
-  options.max_seqs = largest(flags.batches);
+  options.max_seqs = largest(flags.batches) + (flags.beside ? 2 : 0);
   if (flags.step_tokens > 0) options.max_step_tokens = flags.step_tokens;
   else if (options.device != "cpu") options.max_step_tokens = kGpuStepTokens;
+  if (options.context == 0 && flags.beside) options.context = std::max(flags.prompts[0], flags.depth + kBesideTokens) + 1;
   if (options.context == 0) {
     const BenchCase longest = {.batch = options.max_seqs, .depth = flags.depth};
     // With drafts some sequences run ahead of the others.
@@ -202,7 +206,8 @@ std::string JsonText(const BenchFlags& flags, const std::vector<Row>& rows) {
 // Prompts and generation under each of the settings, as a table of batches.
 Status CompareTunes(const BenchFlags& flags, const std::vector<Row>& rows, Output* output) {
   const StopOnInterrupt stop;
-  std::string text = fmt::format("{}\n{:>6} {:>8} {:>10} {:>23} {:>8}  {}\n", flags.model.Place(), "batch", "test", "tokens/s", "min .. max", "ratio", "settings");
+  std::string text = fmt::format("{}\n{:>6} {:>8} {:>10} {:>23} {:>10} {:>8}  {}\n", flags.model.Place(), "batch", "test", "tokens/s", "min .. max", "us a token", "ratio", "settings");
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     ASSIGN_OR_RETURN(const auto samples, MeasureTunes(*row.setup->session, row.bench, flags.tunes, flags.repeats, stop));
     double first = 0;
@@ -210,11 +215,20 @@ Status CompareTunes(const BenchFlags& flags, const std::vector<Row>& rows, Outpu
       const Row of_setting = {row.bench, row.setup, samples[i]};
       const Spread speed = of_setting.Speed();
       if (i == 0) first = speed.median;
-      text += fmt::format("{:>6} {:>8} {:>10.1f} {:>23} {:>8.3f}  {}\n", row.bench.batch, row.test(), speed.median, fmt::format("{:.1f} .. {:.1f}", speed.min, speed.max),
-                          speed.median / first, flags.tunes[i]);
+      const double token_us = 1e6 * row.bench.batch / speed.median;  // of a sequence
+      text += fmt::format("{:>6} {:>8} {:>10.1f} {:>23} {:>10.1f} {:>8.3f}  {}\n", row.bench.batch, row.test(), speed.median,
+                          fmt::format("{:.1f} .. {:.1f}", speed.min, speed.max), token_us, speed.median / first, flags.tunes[i]);
+      results.push_back({{"settings", flags.tunes[i]},
+                         {"test", row.test()},
+                         {"batch", row.bench.batch},
+                         {"tokens_per_second", speed.median},
+                         {"tokens_per_second_min", speed.min},
+                         {"tokens_per_second_max", speed.max},
+                         {"token_us", token_us}});
     }
   }
-  return output->Write(text);
+  const nlohmann::ordered_json json = {{"model", flags.model.Place()}, {"version", CACHALOT_VERSION}, {"repeats", flags.repeats}, {"results", results}};
+  return output->Write(flags.json ? json.dump(2) + "\n" : text);
 }
 
 // Generation of one setup, whose engines get all of its batches in turn.
@@ -275,14 +289,29 @@ Status CompareDrafts(const BenchFlags& flags, const std::vector<Row>& rows, Outp
   return output->Write(text);
 }
 
+Status CompareBeside(const BenchFlags& flags, Session* session, Output* output) {
+  ModelOptions options = flags.model.options;
+  options.max_seqs = 2;
+  options.max_step_tokens = flags.step_tokens > 0 ? flags.step_tokens : kGpuStepTokens;
+  options.context = flags.prompts[0] + 1;
+  ASSIGN_OR_RETURN(const auto prompts, Session::Open(options));
+  const StopOnInterrupt stop;
+  RETURN_IF_ERROR(output->Write(flags.model.Place() + "\n"));
+  return MeasureBeside(*session, *prompts, {.batch = flags.batches[0], .depth = flags.depth, .prompt = flags.prompts[0]}, stop,
+                       [output](const std::string& line) { return output->Write(line); });
+}
+
 Status Bench(const BenchFlags& flags, Output* output) {
   if (flags.compare_drafts && flags.model.options.drafts == DraftKind::kNone) return InvalidArgument("--compare-drafts says nothing without --spec");
+  const bool one_case = flags.prompts.size() == 1 && flags.prompts[0] > 0 && flags.batches.size() == 1 && flags.threads.size() == 1;
+  if (flags.beside && !one_case) return InvalidArgument("--beside takes one -p, above 0, one -b and one -t");
+  if (flags.beside && (flags.compare_drafts || !flags.tunes.empty() || flags.json)) return InvalidArgument("--beside goes alone: not with --gpu-tune, --compare-drafts or --json");
   if (flags.pairs && !flags.compare_drafts) return InvalidArgument("--pairs says nothing without --compare-drafts");
-  if (flags.json && (flags.compare_drafts || !flags.tunes.empty())) {
-    return InvalidArgument("--json says nothing with {}: its table is text", flags.compare_drafts ? "--compare-drafts" : "--gpu-tune");
-  }
+  if (flags.json && flags.compare_drafts) return InvalidArgument("--json says nothing with --compare-drafts: its table is text");
+  if (!flags.model.options.trace_streams.empty() && flags.threads.size() > 1) return InvalidArgument("--trace-streams is of one model, and -t has {} numbers", flags.threads.size());
   ASSIGN_OR_RETURN(auto setups, OpenAll(flags));
   std::vector<Row> rows = MakeRows(flags, &setups);
+  if (flags.beside) return CompareBeside(flags, setups[0].session.get(), output);
   if (flags.pairs) return CompareDraftPairs(flags, rows, output);
   if (flags.compare_drafts) return CompareDrafts(flags, rows, output);
   if (!flags.tunes.empty()) return CompareTunes(flags, rows, output);
@@ -325,8 +354,11 @@ int BenchCommand(Args args) {
              "generation without drafts, with one and with --draft-max always, and\nwith as many as pay, in turn (with --spec)");
   set.Switch("--pairs", &flags.pairs,
              "of --compare-drafts only none and as many as pay, compared in pairs\n(-n 32 -r 50), also by processor time");
+  set.Switch("--beside", &flags.beside,
+             "-b sequences at -d tokens generate, while prompts of -p tokens are\ncomputed: in the same steps, on a second stream, with SMs parted");
   set.Switch("--json", &flags.json, "as JSON");
   flags.model.Declare(&set, ModelFlags::kWithoutBatch);
+  flags.model.DeclareTrace(&set);
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);

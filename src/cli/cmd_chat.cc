@@ -266,6 +266,7 @@ int ChatCommand(Args args) {
   flags.session.Declare(&set);
   flags.model.Declare(&set);
   flags.model.DeclareKvTiers(&set);
+  flags.model.DeclareTrace(&set);
   Output output;
   if (const Status status = set.Parse(args); !status.ok()) return ExitUsage(status);
   if (set.help_wanted()) return ExitWith(output.Write(set.Help()), output);

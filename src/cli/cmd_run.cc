@@ -124,6 +124,7 @@ int RunCommand(Args args) {
   flags.session.Declare(&set);
   flags.model.Declare(&set);
   flags.model.DeclareKvTiers(&set);
+  flags.model.DeclareTrace(&set);
   set.Switch("--stats", &flags.stats, "times and speeds on standard error");
   set.Switch("-v,--verbose", &flags.verbose, "--stats and --log-level info");
   Output output;

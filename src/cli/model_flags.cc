@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/console.h"
 #include "spec/draft_source.h"
+#include "tasks/output_check.h"
 #include "weights/dummy/dummy_source.h"
 
 namespace cachalot {
@@ -102,6 +103,11 @@ void ModelFlags::DeclareKvTiers(FlagSet* flags) {
   flags->Bytes("--kv-disk-size", &options.kv_disk_bytes, "SIZE", "that it may take there (default 8GiB)");
 }
 
+void ModelFlags::DeclareTrace(FlagSet* flags) {
+  flags->Path("--trace-streams", &options.trace_streams, "FILE",
+                "what the GPU's streams and the host do, by events with times, for\nchrome://tracing and Perfetto (at most 256 MiB)");
+}
+
 Status ModelFlags::Resolve() {
   const int given = !options.path.empty() + !options.dummy.empty() + !hub.repo.empty();
   if (given == 0) return InvalidArgument("no model given: -m FILE|FOLDER, -hf ORG/REPO, or --dummy SPEC");
@@ -136,6 +142,11 @@ Status ModelFlags::Resolve() {
     return InvalidArgument("--kv-disk-size says nothing without --kv-disk DIR");
   }
   if (options.kv_disk_bytes == 0) options.kv_disk_bytes = kDefaultKvDiskBytes;
+  if (!options.trace_streams.empty()) {
+    if (options.device == "cpu") return InvalidArgument("--trace-streams: the device is the CPU, which has no streams");
+    const auto inputs = Inputs();
+    RETURN_IF_ERROR(CheckOutput("--trace-streams", options.trace_streams, inputs));
+  }
   options.use_mmap = !no_mmap_;
   options.gpu_graphs = !no_graphs_;
   RETURN_IF_ERROR(ResolveGpuLayers());

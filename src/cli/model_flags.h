@@ -24,6 +24,7 @@ struct ModelFlags {
   void Declare(FlagSet* flags, Extent extent = kAll);
   // Tiers below the KV cache, of the commands that answer.
   void DeclareKvTiers(FlagSet* flags);
+  void DeclareTrace(FlagSet* flags);
   // After FlagSet::Parse: sees that a model is named once, that the KV types agree, and sets the log level.
   Status Resolve();
   // After Resolve: a model of the hub is fetched, and options.path says where it lies. The exit code, after an error was

@@ -95,6 +95,7 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Choice("--metrics-compat", &metrics_compat_, {"none", "vllm"}, "vllm: /metrics has vLLM's names too");
   flags->String("--request-log", &server.request_log, "FILE", "a JSON line for each request ('-': standard error, the default;\n'': none)");
   flags->String("--step-log", &server.step_log, "FILE", "a JSON line for each step of the engine (default '': none)");
+  model.DeclareTrace(flags);
   flags->Path("--record", &server.record_dir, "DIR", "keeps requests and answers for cachalot replay");
   flags->Strings("--inject-fault", &fault_texts_, "POINT:CALLS", "");  // for the soak test
   model.Declare(flags, ModelFlags::kWithoutBatch);

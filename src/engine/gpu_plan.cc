@@ -48,7 +48,8 @@ class Planner {
     plan.backend = gpu_.backend;
     plan.card = gpu_.info.name;
     plan.num_layers = layers;
-    plan.options = {.base = runtime_, .exact = options_.gpu_exact, .use_graphs = options_.gpu_graphs, .depth = options_.gpu_depth};
+    plan.options = {.base = runtime_, .exact = options_.gpu_exact, .use_graphs = options_.gpu_graphs, .depth = options_.gpu_depth,
+                    .trace_streams = options_.trace_streams};
     int64_t& tokens = plan.options.base.kv_tokens;
     if (options_.kv_tokens == 0) {
       // Bytes grow in proportion to the tokens: two plans tell the room for them.

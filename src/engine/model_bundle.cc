@@ -372,6 +372,9 @@ Result<ModelBundle> PlanModel(const ModelOptions& options) {
 Result<ModelBundle> OpenModel(const ModelOptions& options) {
   ASSIGN_OR_RETURN(Prepared prepared, Prepare(options));
   ModelBundle& bundle = prepared.bundle;
+  if (!prepared.gpu && !options.trace_streams.empty()) {
+    return Unsupported("--trace-streams shows what a GPU's streams do, and all layers of this model are on the CPU");
+  }
   if (prepared.gpu && options.kv_gate.max_kl > 0 && bundle.kv.types.any_quantised()) {
     return Unsupported("--kv-max-kl measures on the CPU only, and {} layers of this model would be on the GPU (--device cpu keeps it "
                        "off)", prepared.gpu->num_layers);

@@ -63,6 +63,7 @@ struct ModelOptions {
   bool gpu_exact = false;        // F32 arithmetic on the GPU
   bool gpu_graphs = true;
   int32_t gpu_depth = 1;         // steps launched before the last is collected
+  std::string trace_streams = "";  // a file for what the GPU's streams do (runtime/cuda_stream_trace.h); "": none
 };
 
 // The exact plan of memory, made before any weight is read.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/common/cuda_step.h"
@@ -18,6 +19,7 @@ struct CudaRuntimeOptions {
   bool exact = false;        // F32 arithmetic throughout
   bool use_graphs = true;
   int32_t depth = 1;         // of launched steps; 0 where layers run on the CPU
+  std::string trace_streams = "";  // a file for what its streams do (runtime/cuda_stream_trace.h); "": none
 };
 
 inline constexpr int32_t kMaxCudaLogitBias = 1024;  // of one sequence

@@ -1,11 +1,13 @@
 #include "runtime/cuda_runtime.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstring>
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "device/cuda/cuda_partition.h"
 #include "runtime/cuda_runtime_device.h"
 
 namespace cachalot {
@@ -60,7 +62,7 @@ CudaRuntime::Device::~Device() {
   }
   for (void* buffer : host_buffers) (void)backend->release_host(buffer);
   backend->matmul_release(matmul_plans);
-  if (stream != nullptr) (void)backend->stream_destroy(stream);
+  if (stream != nullptr && owns_stream) (void)backend->stream_destroy(stream);
 }
 
 void* CudaRuntime::Device::AllocateHost(int64_t bytes, Status* status) {
@@ -118,6 +120,9 @@ Result<std::unique_ptr<CudaRuntime>> CudaRuntime::Create(const CudaBackend* back
   runtime->mla_form_ = options.base.deterministic ? MlaForm::kAbsorbed : options.base.mla_form;
   runtime->buckets_ = MakeBuckets(options.base.max_seqs);
   RETURN_IF_ERROR(FromCuda(backend->device_info(0, &runtime->device_info_)));
+  if (!options.trace_streams.empty()) {
+    ASSIGN_OR_RETURN(runtime->trace_file_, ChromeTrace::Open(options.trace_streams));
+  }
   RETURN_IF_ERROR(runtime->BuildDevice());
   return runtime;
 }
@@ -133,9 +138,53 @@ Result<double> CudaRuntime::ReadBandwidth() const {
 }
 
 Status CudaRuntime::SetTune(const std::string& settings) {
+  bool ops = false;
+  std::string others, stream = "usual";
+  for (size_t begin = 0; begin < settings.size();) {
+    const size_t end = std::min(settings.find(',', begin), settings.size());
+    const std::string item = settings.substr(begin, end - begin);
+    begin = end + 1;
+    if (item.starts_with("launch=")) {
+      if (item != "launch=graph" && item != "launch=ops") return InvalidArgument("{}: launch=graph or launch=ops", item);
+      ops = item == "launch=ops";
+    } else if (item.starts_with("stream=")) {
+      stream = item.substr(7);
+    } else {
+      others += (others.empty() ? "" : ",") + item;
+    }
+  }
   RETURN_IF_ERROR(FromCuda(backend_->stream_synchronize(device_->stream)));
   device_->ForgetGraphs();
-  return FromCuda(backend_->set_tune(settings.c_str()));
+  RETURN_IF_ERROR(FromCuda(backend_->set_tune(others.c_str())));
+  tuned_to_ops_ = ops;
+  return UseStream(stream);
+}
+
+// usual, high (priority), or first:N, rest:N: with SMs of its own, N of the card's or all others. Nothing is in flight.
+Status CudaRuntime::UseStream(const std::string& kind) {
+  Device& d = *device_;
+  if (kind == d.stream_kind) return Status::Ok();
+  if (d.trace != nullptr) return Unsupported("stream={}: a trace is of one stream", kind);
+  CudaPart part = {.num_sms = device_info_.num_sms};
+  const bool first = kind.starts_with("first:");
+  if (first || kind.starts_with("rest:")) {
+    int32_t first_sms = 0;
+    const std::string_view count = std::string_view(kind).substr(kind.find(':') + 1);
+    const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), first_sms);
+    if (error != std::errc() || end != count.data() + count.size()) return InvalidArgument("stream={}: no number of SMs", kind);
+    ASSIGN_OR_RETURN(const auto parts, PartSms(*backend_, first_sms));
+    part = parts[first ? 0 : 1];
+  } else if (kind == "usual" || kind == "high") {
+    RETURN_IF_ERROR(FromCuda(backend_->stream_create(kind == "high", &part.stream)));
+  } else {
+    return InvalidArgument("stream={}: usual, high, first:N or rest:N", kind);
+  }
+  if (d.owns_stream) RETURN_IF_ERROR(FromCuda(backend_->stream_destroy(d.stream)));
+  d.owns_stream = kind == "usual" || kind == "high";
+  d.stream = d.step.exec.stream = part.stream;
+  d.step.exec.num_sms = part.num_sms;
+  d.stream_kind = kind;
+  return Status::Ok();
 }
 
 int32_t CudaRuntime::num_graphs() const { return static_cast<int32_t>(device_->graphs.size()); }
@@ -149,7 +198,10 @@ Status CudaRuntime::BuildDevice() {
   const Model& model = *d.model.model;
   const ModelSpec& spec = model.spec();
   RETURN_IF_ERROR(FromCuda(backend_->stream_create(false, &d.stream)));
-  RETURN_IF_ERROR(d.transfers.Create(backend_, num_transfers_));
+  if (trace_file_ != nullptr) {
+    ASSIGN_OR_RETURN(d.trace, CudaStreamTrace::Create(backend_, trace_file_.get(), d.stream));
+  }
+  RETURN_IF_ERROR(d.transfers.Create(backend_, num_transfers_, d.trace.get()));
   RETURN_IF_ERROR(FromCuda(backend_->matmul_init(&d.matmul_plans)));
   ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(SequenceGroups(model.kv_groups(), o), KvOptions(o, backend_)));
   const int64_t bytes = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, nullptr).total_bytes;
@@ -169,7 +221,7 @@ Status CudaRuntime::BuildDevice() {
     step.top_host = static_cast<TokenLogprob*>(d.AllocateHost(
         int64_t{m.bounds.wanted} * kMaxCudaTopLogprobs * static_cast<int64_t>(sizeof(TokenLogprob)), &status));
     RETURN_IF_ERROR(status);
-    RETURN_IF_ERROR(FromCuda(backend_->event_create(false, &step.done)));
+    RETURN_IF_ERROR(FromCuda(backend_->event_create(trace_file_ != nullptr, &step.done)));
     step.spans.reserve(static_cast<size_t>(o.max_seqs));
     step.row_begin.reserve(static_cast<size_t>(o.max_seqs));
     step.row_order.reserve(static_cast<size_t>(o.max_seqs));
@@ -232,7 +284,7 @@ int32_t CudaRuntime::Bucket(int32_t num_rows) const {
 
 // Decode: a token a sequence, from the device or the host, with drafts behind it, and nothing wanted but the next ones.
 bool CudaRuntime::FitsGraph(const StepPlan& plan, const InFlight& step) const {
-  if (!options_.use_graphs || !plan.setups.empty() || plan.rows.empty()) return false;
+  if (!options_.use_graphs || tuned_to_ops_ || !plan.setups.empty() || plan.rows.empty()) return false;
   const int32_t num_spans = Bucket(static_cast<int32_t>(plan.rows.size()));
   if (std::max<int64_t>(num_spans, step.num_rows) > device_->memory.logit_tile) return false;  // their logits come in tiles
   if (static_cast<int64_t>(plan.block_writes.size()) > MaxGraphWrites(num_spans, info_.kv_groups.size())) return false;
@@ -272,6 +324,7 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
   d.step.status = Status::Ok();
   Order(plan, &step);
   CountDrafts(plan, &step);
+  if (d.trace != nullptr) RETURN_IF_ERROR(d.trace->Begin(plan, d.transfers.LetsWait(), &step.traced));
   RETURN_IF_ERROR(d.transfers.LetWait(d.stream));
   for (const BlockMove& move : plan.swap_outs) {
     if (d.kv.OnGpu(move.group)) RETURN_IF_ERROR(d.kv.SwapOutOfGpu(move, d.stream));
@@ -285,12 +338,14 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
     if (d.kv.OnGpu(copy.group)) RETURN_IF_ERROR(d.kv.CopyOnGpu(copy, d.stream));
     else d.kv.Copy(copy);
   }
+  if (d.trace != nullptr) RETURN_IF_ERROR(d.trace->Work(&step.traced));
   RETURN_IF_ERROR(SendSetups(plan));
   if (plan.rows.empty()) {  // moves only
     step.wanted.clear();
     step.moves_only = true;
   } else if (step.num_expanded == 0 && FitsGraph(plan, step)) {  // expanded rows are reordered, a graph takes row i as wanted i
     const GraphShape shape = ShapeOf(plan, step);
+    step.traced.bucket = shape.spans;
     RETURN_IF_ERROR(FillInput(plan, BoundsOf(shape), &step));
     RETURN_IF_ERROR(RunCpuLayers(plan, &step));
     RETURN_IF_ERROR(LaunchGraph(shape, &step));
@@ -299,6 +354,7 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
   }
   CountWaiting(plan);
   RETURN_IF_ERROR(FromCuda(backend_->event_record(step.done, d.stream)));
+  if (d.trace != nullptr) d.trace->Launched(plan, step.traced);
   step.active = true;
   ++next_step_;
   return Status::Ok();
@@ -344,7 +400,9 @@ Status CudaRuntime::LaunchGraph(const GraphShape& shape, InFlight* step) {
   Device& d = *device_;
   const size_t mine = next_step_ % 2;
   if (d.graphs.count(shape) == 0) {
+    const double begin_us = d.trace != nullptr ? d.trace->NowUs() : 0;
     const Status captured = Capture(shape, *step);
+    if (d.trace != nullptr) d.trace->Host("capture", begin_us, static_cast<int64_t>(step->plan->step_id));
     if (!captured.ok()) {
       d.ForgetGraphs();
       return captured;
@@ -366,8 +424,10 @@ Status CudaRuntime::Collect(StepResult* result) {
   CHECK(next_collect_ < next_step_);
   InFlight& step = d.in_flight[next_collect_ % 2];
   const auto start = std::chrono::steady_clock::now();
+  const double wait_us = d.trace != nullptr ? d.trace->NowUs() : 0;
   RETURN_IF_ERROR(FromCuda(backend_->event_synchronize(step.done)));
   step.result.device_us = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+  if (d.trace != nullptr) RETURN_IF_ERROR(d.trace->Collected(step.plan->step_id, &step.traced, step.done, wait_us));
   step.active = false;
   ++next_collect_;
   if (FaultHits("device.lost")) return DeviceError("step {}: the device is lost (injected)", step.result.step_id);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "obs/export/chrome_trace.h"
 #include "runtime/cuda_memory.h"
 #include "runtime/executor.h"
 #include "runtime/kv_store.h"
@@ -62,7 +63,9 @@ class CudaRuntime final : public StepExecutor {
   // What a step must read at least: every dense weight once, the experts that got a token, the cached tokens.
   int64_t moved_bytes() const override { return moved_bytes_; }
 
-  // How kernels are launched and chosen from the next step on, for measuring (device/cuda/cuda_tune.h). Graphs are captured anew.
+  // How kernels are launched and chosen from the next step on, for measuring: device/cuda/cuda_tune.h, and launch=graph|ops, whether decode
+  // steps are graph launches or launched op by op like all others, and stream=usual|high|first:N|rest:N, on which they are computed: one of
+  // low or high priority, or with N SMs of its own or all others (cuda_partition.h). Graphs are captured anew.
   Status SetTune(const std::string& settings);
 
   // Bytes a second at which the device can read its memory, measured now; takes 1 GiB beside the plan for a moment.
@@ -95,6 +98,7 @@ class CudaRuntime final : public StepExecutor {
 
   CudaRuntime() = default;
   Status BuildDevice();
+  Status UseStream(const std::string& kind);
   static std::vector<int32_t> MakeBuckets(int32_t max_seqs);
   static int64_t MaxGraphs(const CudaRuntimeOptions& options);
   bool FitsGraph(const StepPlan& plan, const InFlight& step) const;
@@ -142,11 +146,13 @@ class CudaRuntime final : public StepExecutor {
   const CudaBackend* backend_ = nullptr;
   std::function<Result<CudaModel>()> load_;
   std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<ChromeTrace> trace_file_;  // null: none; outlives the device
   std::unique_ptr<Device> device_;
   MlaForm mla_form_ = MlaForm::kByCost;
   std::vector<int32_t> buckets_;
   bool built_ = false;  // device_ is whole
   std::vector<std::span<std::byte>> pinned_;  // of others
+  bool tuned_to_ops_ = false;  // SetTune: decode steps too are launched op by op
   int64_t num_graph_launches_ = 0;
   int64_t moved_bytes_ = 0;
   uint64_t next_step_ = 0;    // of launches: says whose buffers are used

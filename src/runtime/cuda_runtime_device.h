@@ -4,9 +4,11 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "runtime/cuda_runtime.h"
+#include "runtime/cuda_stream_trace.h"
 #include "runtime/cuda_transfers.h"
 #include "runtime/draft_activity.h"
 
@@ -46,6 +48,7 @@ struct CudaRuntime::InFlight {
   bool feeds = false;  // rows that are not sampled from
   bool any_top = false;
   bool any_targets = false;
+  CudaStreamTrace::Step traced;
   StepResult result;  // rows, and what is downloaded while launching
 };
 
@@ -59,9 +62,12 @@ struct CudaRuntime::Device {
   CudaBuffer step_buffer;
   CudaStepMemory memory;
   void* stream = nullptr;
+  bool owns_stream = true;
+  std::string stream_kind = "usual";
   CudaTransfers transfers;
   void* matmul_plans = nullptr;
   std::array<InFlight, 2> in_flight;
+  std::unique_ptr<CudaStreamTrace> trace;  // null: none
   struct Graph {
     std::array<void*, 2> launchable = {};  // one for each in-flight buffer
     uint64_t last_used = 0;                // a launch

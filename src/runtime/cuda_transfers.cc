@@ -12,8 +12,9 @@ constexpr double kRateMemory = 0.9;  // of older batches, at each
 
 }  // namespace
 
-Status CudaTransfers::Create(const CudaBackend* backend, int64_t num_started) {
+Status CudaTransfers::Create(const CudaBackend* backend, int64_t num_started, CudaStreamTrace* trace) {
   backend_ = backend;
+  trace_ = trace;
   num_started_ = num_done_ = num_started;
   return FromCuda(backend->stream_create(true, &stream_));
 }
@@ -56,8 +57,8 @@ Status CudaTransfers::Start(std::span<const BlockTransfer> transfers, KvStore* k
 
 Status CudaTransfers::Enqueue(std::span<const BlockTransfer> transfers, KvStore* kv, Batch* batch) {
   batch->num_transfers = static_cast<int64_t>(transfers.size());
-  batch->bytes_into = 0;
-  bool all_into = true;
+  batch->bytes = 0;
+  batch->into = batch->out_of = false;
   RETURN_IF_ERROR(FromCuda(backend_->event_record(batch->begin, stream_)));
   for (const BlockTransfer& transfer : transfers) {
     if (!kv->OnGpu(transfer.group)) {
@@ -71,10 +72,10 @@ Status CudaTransfers::Enqueue(std::span<const BlockTransfer> transfers, KvStore*
     void* to = transfer.into_block ? block.data() : transfer.host;
     const void* from = transfer.into_block ? transfer.host : block.data();
     RETURN_IF_ERROR(FromCuda(backend_->copy(to, from, bytes, stream_)));
-    all_into = all_into && transfer.into_block;
-    batch->bytes_into += bytes;
+    (transfer.into_block ? batch->into : batch->out_of) = true;
+    batch->bytes += bytes;
   }
-  if (!all_into) batch->bytes_into = 0;
+  batch->bytes_into = batch->out_of ? 0 : batch->bytes;
   return FromCuda(backend_->event_record(batch->end, stream_));
 }
 
@@ -90,6 +91,9 @@ Result<int64_t> CudaTransfers::Done() {
       rate_bytes_ = rate_bytes_ * kRateMemory + static_cast<double>(batch.bytes_into);
       rate_seconds_ = rate_seconds_ * kRateMemory + static_cast<double>(ms) * 1e-3;
     }
+    if (trace_ != nullptr && batch.bytes > 0) {
+      RETURN_IF_ERROR(trace_->Copies(batch.begin, batch.end, batch.num_transfers, batch.bytes, batch.into, batch.out_of));
+    }
     num_done_ += batch.num_transfers;
     spare_.push_back(batch);
     batches_.pop_front();
@@ -98,7 +102,7 @@ Result<int64_t> CudaTransfers::Done() {
 }
 
 Status CudaTransfers::LetWait(void* stream) {
-  if (awaited_ || batches_.empty()) return Status::Ok();
+  if (!LetsWait()) return Status::Ok();
   awaited_ = true;
   return FromCuda(backend_->stream_wait_event(stream, batches_.back().end));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/cuda/cuda_library.h"
+#include "runtime/cuda_stream_trace.h"
 #include "runtime/executor.h"
 #include "runtime/kv_store.h"
 
@@ -21,13 +22,16 @@ class CudaTransfers {
   CudaTransfers& operator=(const CudaTransfers&) = delete;
 
   // num_started: what another, whose device was lost, had started.
-  Status Create(const CudaBackend* backend, int64_t num_started);
+  // trace: null, or gets the batches.
+  Status Create(const CudaBackend* backend, int64_t num_started, CudaStreamTrace* trace);
   // Blocks of groups on the CPU are copied at once. Fault point: "device.copy".
   Status Start(std::span<const BlockTransfer> transfers, KvStore* kv);
   // How many are done; the rate of those into blocks is learned.
   Result<int64_t> Done();
   // What `stream` does from now on waits for all that were started.
   Status LetWait(void* stream);
+  // Whether it would have it wait for any.
+  bool LetsWait() const { return !awaited_ && !batches_.empty(); }
   // All that were started are done, or void.
   Status Settle();
   // A copy that the host waits for, behind all that were started.
@@ -42,11 +46,14 @@ class CudaTransfers {
     void* end = nullptr;        // events
     int64_t num_transfers = 0;
     int64_t bytes_into = 0;     // 0 where some are out of blocks: then it tells no rate
+    int64_t bytes = 0;          // on the stream
+    bool into = false, out_of = false;  // which ways
   };
   Status TakeEvents(Batch* batch);
   Status Enqueue(std::span<const BlockTransfer> transfers, KvStore* kv, Batch* batch);
 
   const CudaBackend* backend_ = nullptr;
+  CudaStreamTrace* trace_ = nullptr;
   void* stream_ = nullptr;
   std::deque<Batch> batches_;       // that are under way, oldest first
   std::vector<Batch> spare_;        // of their events
