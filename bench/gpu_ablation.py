@@ -28,7 +28,7 @@ from pathlib import Path
 
 MODELS = {"v2-lite": "deepseek-v2-lite", "8b": "r1-distill-llama-8b"}
 GRAPH, FUSED, EARLY = "graph", "fused", "early"
-OFF = {GRAPH: "launch=ops", FUSED: "fuse=none,experts=apart", EARLY: "late=all"}
+OFF = {GRAPH: "launch=ops", FUSED: "fuse=none,experts=apart,chain=none", EARLY: "late=all"}
 COMBINATIONS = [(), (GRAPH,), (FUSED,), (EARLY,), (GRAPH, FUSED), (GRAPH, EARLY), (FUSED, EARLY), (GRAPH, FUSED, EARLY)]
 SPLIT_MS = 10  # bench waits 20 ms where settings change
 SECTOR_BYTES = 32

@@ -165,8 +165,10 @@ Result<Line> MeasureMixed(Session& session, const BesideCase& bench, bool decode
 
 // Two engines, each in its own thread.
 Result<Line> MeasureApart(Session& decode, Session& prompts_session, const BesideCase& bench, const Setup& setup, int32_t step_tokens, const StopOnInterrupt& stop) {
-  RETURN_IF_ERROR(decode.bundle().cuda_runtime->SetTune(setup.decode));
-  RETURN_IF_ERROR(prompts_session.bundle().cuda_runtime->SetTune(setup.prompts));
+  // Nor may kernels that chain matmuls meet: their blocks wait for each other.
+  const std::string safe = "chain=none";
+  RETURN_IF_ERROR(decode.bundle().cuda_runtime->SetTune(setup.decode.empty() ? safe : safe + "," + setup.decode));
+  RETURN_IF_ERROR(prompts_session.bundle().cuda_runtime->SetTune(setup.prompts.empty() ? safe : safe + "," + setup.prompts));
   ASSIGN_OR_RETURN(const auto engine, MakeEngine(decode, step_tokens, 0));
   ASSIGN_OR_RETURN(const auto prompt_engine, MakeEngine(prompts_session, step_tokens, 0));
   Streams streams(engine.get(), decode.bundle().runtime->info(), bench);
