@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "cli/bench_run.h"
+#include "cli/bench_serve_report.h"
 #include "runtime/cuda_runtime.h"
 
 namespace cachalot {
@@ -15,12 +17,6 @@ using WallClock = std::chrono::steady_clock;
 
 double SecondsSince(WallClock::time_point start) { return std::chrono::duration<double>(WallClock::now() - start).count(); }
 
-std::vector<int32_t> Prompt(int32_t length, int32_t number, int32_t vocab_size) {
-  std::vector<int32_t> ids;
-  for (int32_t i = 0; i < length; ++i) ids.push_back(static_cast<int32_t>((int64_t{i} * 7919 + int64_t{number} * 104729) % vocab_size));
-  return ids;
-}
-
 // Sequences that generate, and when their tokens came.
 class Streams {
  public:
@@ -29,7 +25,7 @@ class Streams {
     last_.resize(count);
     for (int32_t i = 0; i < bench.batch && status_.ok(); ++i) {
       Request request;
-      request.prompt_ids = Prompt(1 + bench.depth, i, info.vocab_size);
+      request.prompt_ids = MadeUpPrompt(1 + bench.depth, i, info.vocab_size);
       request.max_tokens = info.max_context - 1 - bench.depth;
       request.ignore_eos = true;
       auto id = engine->Submit(std::move(request), [this, i](const RequestOutput& output) { Take(static_cast<size_t>(i), output); });
@@ -52,11 +48,7 @@ class Streams {
   }
   const Status& status() const { return status_; }
   int64_t tokens() const { return tokens_; }
-  double GapMs(double share) {
-    if (gaps_ms_.empty()) return 0;
-    std::sort(gaps_ms_.begin(), gaps_ms_.end());
-    return gaps_ms_[std::min(gaps_ms_.size() - 1, static_cast<size_t>(share * static_cast<double>(gaps_ms_.size())))];
-  }
+  Percentiles gaps_ms() const { return PercentilesOf(gaps_ms_); }
 
  private:
   void Take(size_t i, const RequestOutput& output) {
@@ -86,7 +78,7 @@ class Prompts {
   Status Refill() {
     for (; status_.ok() && num_live_ < 2; ++num_live_) {
       Request request;
-      request.prompt_ids = Prompt(length_, ++number_, info_.vocab_size);
+      request.prompt_ids = MadeUpPrompt(length_, ++number_, info_.vocab_size);
       request.max_tokens = 1;
       request.ignore_eos = true;
       RETURN_IF_ERROR(engine_->Submit(std::move(request), [this, before = 0](const RequestOutput& output) mutable {
@@ -114,7 +106,7 @@ class Prompts {
 struct Line {
   double decode_seconds = 0, prompt_seconds = 0;
   int64_t decode_tokens = 0, prompt_tokens = 0;
-  double p50_ms = 0, p99_ms = 0, max_ms = 0;
+  Percentiles gaps_ms;
 };
 
 struct Setup {
@@ -156,9 +148,7 @@ Result<Line> MeasureMixed(Session& session, const BesideCase& bench, bool decode
   line.decode_seconds = line.prompt_seconds = SecondsSince(start);
   line.decode_tokens = streams.tokens();
   line.prompt_tokens = prompts.tokens();
-  line.p50_ms = streams.GapMs(0.5);
-  line.p99_ms = streams.GapMs(0.99);
-  line.max_ms = streams.GapMs(1);
+  line.gaps_ms = streams.gaps_ms();
   RETURN_IF_ERROR(streams.End());
   return line;
 }
@@ -204,17 +194,15 @@ Result<Line> MeasureApart(Session& decode, Session& prompts_session, const Besid
   thread.join();
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(prompt_status);
-  line.p50_ms = streams.GapMs(0.5);
-  line.p99_ms = streams.GapMs(0.99);
-  line.max_ms = streams.GapMs(1);
+  line.gaps_ms = streams.gaps_ms();
   RETURN_IF_ERROR(streams.End());
   return line;
 }
 
 std::string Text(const std::string& name, const Result<Line>& line) {
   if (!line.ok()) return fmt::format("{:<44}  {}\n", name, line.status().message());
-  return fmt::format("{:<44} {:>10.1f} {:>8.2f} {:>8.2f} {:>8.2f} {:>12.0f}\n", name, static_cast<double>(line->decode_tokens) / line->decode_seconds, line->p50_ms,
-                     line->p99_ms, line->max_ms, static_cast<double>(line->prompt_tokens) / line->prompt_seconds);
+  return fmt::format("{:<44} {:>10.1f} {:>8.2f} {:>8.2f} {:>8.2f} {:>12.0f}\n", name, static_cast<double>(line->decode_tokens) / line->decode_seconds, line->gaps_ms.p50,
+                     line->gaps_ms.p99, line->gaps_ms.max, static_cast<double>(line->prompt_tokens) / line->prompt_seconds);
 }
 
 }  // namespace
@@ -224,7 +212,7 @@ Status MeasureBeside(Session& decode, Session& prompts, const BesideCase& bench,
   if (decode.bundle().cuda_runtime == nullptr || prompts.bundle().cuda_runtime == nullptr) return Unsupported("--beside: the model runs on the CPU");
   const ModelSpec& spec = decode.bundle().spec;
   if (spec.moe.num_experts > 0 || spec.attention.kind == AttentionKind::kMla) {
-    return Unsupported("--beside: kernels of mixtures and of MLA wait for other blocks of their launch; two launches at once would do so for ever");
+    return Unsupported("--beside: kernels of mixtures and of MLA over quantised latents wait for other blocks of their launch; two launches at once would do so for ever");
   }
   const int32_t most = decode.bundle().runtime->info().max_step_tokens;
   const int32_t small = std::min(most, 512 + bench.batch);

@@ -15,17 +15,6 @@ namespace {
 // So that a trace of the device can be cut where settings change (bench/gpu_trace.cc).
 constexpr std::chrono::milliseconds kBetweenTunes(20);
 
-// A different text for each sequence, the same in every repeat.
-std::vector<int32_t> MadeUpPrompt(int32_t length, int32_t sequence, int32_t vocab_size) {
-  std::vector<int32_t> ids;
-  uint32_t state = 12345u + 7919u * static_cast<uint32_t>(sequence);
-  for (int32_t i = 0; i < length; ++i) {
-    state = state * 1664525u + 1013904223u;
-    ids.push_back(static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(vocab_size)));
-  }
-  return ids;
-}
-
 double ProcessorSeconds() {
   timespec now = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -123,6 +112,16 @@ class BenchBatch {
 };
 
 }  // namespace
+
+std::vector<int32_t> MadeUpPrompt(int32_t length, int32_t sequence, int32_t vocab_size) {
+  std::vector<int32_t> ids;
+  uint32_t state = 12345u + 7919u * static_cast<uint32_t>(sequence);
+  for (int32_t i = 0; i < length; ++i) {
+    state = state * 1664525u + 1013904223u;
+    ids.push_back(static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(vocab_size)));
+  }
+  return ids;
+}
 
 int32_t WarmUpSteps(const BenchCase& bench, int32_t step_tokens) {
   const int64_t tokens = int64_t{bench.batch} * (bench.depth + 1);

@@ -35,6 +35,9 @@ struct BenchSample {
   double bytes_per_second() const { return static_cast<double>(moved_bytes) / seconds; }
 };
 
+// A different text for each sequence, the same in every repeat.
+std::vector<int32_t> MadeUpPrompt(int32_t length, int32_t sequence, int32_t vocab_size);
+
 // Steps that `depth` and the prompts of a batch take before all of it generates, at most.
 int32_t WarmUpSteps(const BenchCase& bench, int32_t step_tokens);
 

@@ -127,8 +127,10 @@ int QuantizeCommand(Args args) {
   auto report = dry_run ? PlanQuantize(request) : Run(request);
   if (report.status().code() == StatusCode::kCancelled) return kExitInterrupted;
   if (!report.ok()) return ExitWith(report.status(), output);
-  if (dry_run) Warn(*report);
-  if (dry_run) return ExitWith(output.Write(Listing(*report) + Summary(*report)), output);
+  if (dry_run) {
+    Warn(*report);
+    return ExitWith(output.Write(Listing(*report) + Summary(*report)), output);
+  }
   PrintNote(request.out + ": " + Summary(*report));
   return kExitOk;
 }

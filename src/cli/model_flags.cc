@@ -50,7 +50,7 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Int("--kv-sinks", &options.kv.sinks, 0, kMaxSinks, "N",
              fmt::format("first tokens that stay exact in a quantised cache, up to whole blocks\n(default {})", kDefaultSinks));
   flags->Path("--kv-calibration", &options.kv.calibration, "FILE",
-                "means that are taken off the keys first (cachalot kv calibrate)");
+              "means that are taken off the keys first (cachalot kv calibrate)");
   flags->Float("--kv-budget", &options.kv.budget, 0, 16, "BITS",
                "instead of --kv-type: so many bits a value on average; which layer gets\nwhich type is said by what --kv-calibration FILE measured");
   flags->Float("--kv-max-kl", &options.kv_gate.max_kl, 0, 1e9, "NATS",
@@ -99,13 +99,13 @@ void ModelFlags::DeclareKvTiers(FlagSet* flags) {
   flags->Bytes("--kv-offloading-size", &options.kv_host_bytes, "SIZE",
                "of the host's memory, such as 64GiB: keeps what was computed of\nprompts there too, where it outlives its place on the GPU");
   flags->Path("--kv-disk", &options.kv_disk_dir, "DIR",
-                "keeps what was computed of prompts there too, so that it outlives\nmemory and the process");
+              "keeps what was computed of prompts there too, so that it outlives\nmemory and the process");
   flags->Bytes("--kv-disk-size", &options.kv_disk_bytes, "SIZE", "that it may take there (default 8GiB)");
 }
 
 void ModelFlags::DeclareTrace(FlagSet* flags) {
   flags->Path("--trace-streams", &options.trace_streams, "FILE",
-                "what the GPU's streams and the host do, by events with times, for\nchrome://tracing and Perfetto (at most 256 MiB)");
+              "what the GPU's streams and the host do, by events with times, for\nchrome://tracing and Perfetto (at most 256 MiB)");
 }
 
 Status ModelFlags::Resolve() {

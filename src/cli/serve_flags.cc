@@ -43,7 +43,7 @@ void ServeFlags::Declare(FlagSet* flags) {
   flags->Strings("--api-key", &keys_, "KEY", "key that clients must send; may be given several times");
   flags->Path("--api-key-file", &key_file_, "FILE", "keys, one a line");
   flags->Path("--ssl-cert-file,--ssl-certfile", &server.http.ssl_cert_file, "FILE",
-                "certificate (PEM, those that vouch for it behind it): with it and its key\nthe port speaks HTTPS only");
+              "certificate (PEM, those that vouch for it behind it): with it and its key\nthe port speaks HTTPS only");
   flags->Path("--ssl-key-file,--ssl-keyfile", &server.http.ssl_key_file, "FILE", "the certificate's key (PEM, without a passphrase)");
   flags->Strings("--cors-origin,--allowed-origins", &server.cors_origins, "ORIGIN", "page that may use the API from a browser ('*': any)");
   flags->Int("--threads-http", &server.http.num_threads, 1, 64, "N", "threads for connections (default 2)");

@@ -9,7 +9,7 @@ namespace cachalot {
 
 void SessionFlag::Declare(FlagSet* flags) {
   flags->Path("--session", &path, "FILE",
-                "goes on with the conversation in FILE, if it is there, and keeps it there\nwith its KV cache, so that nothing is computed twice");
+              "goes on with the conversation in FILE, if it is there, and keeps it there\nwith its KV cache, so that nothing is computed twice");
 }
 
 Status SessionFlag::Check(std::span<const std::string> inputs) const {
