@@ -28,6 +28,7 @@ struct ForwardContext {
   size_t num_expanded = 0;         // the last ones are computed in MLA's expanded form (layers/mla.h)
   const float* cos = nullptr;  // [num_tokens, rope_dim/2]
   const float* sin = nullptr;
+  int64_t mla_piece_tokens = 0;    // as ForwardBatch has it
 };
 
 }  // namespace cachalot

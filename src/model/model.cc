@@ -264,7 +264,7 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
     Embed(exec, {.token_ids = batch.token_ids, .num_tokens = batch.num_tokens, .table = &embedding_, .y = batch.hidden,
                  .y_stride = spec_.hidden_size});
   }
-  const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, batch.num_expanded, rope.cos, rope.sin};
+  const ForwardContext fwd = {exec, batch.num_tokens, batch.spans, batch.num_expanded, rope.cos, rope.sin, batch.mla_piece_tokens};
   const CudaChaining chaining(exec);
   const bool some = batch.wanted_rows != nullptr && batch.num_wanted_rows < batch.num_tokens &&
                     exec.device == DeviceType::kCpu;

@@ -66,6 +66,7 @@ struct ForwardBatch {
   int64_t num_wanted_rows = 0;
   int32_t* expert_counts = nullptr;    // out, += [MoE layers, num_experts] of the rows computed; or null
   RopeTables rope = {};                // of the positions, where it was made before
+  int64_t mla_piece_tokens = 0;        // on the GPU: cached tokens that MLA's expanded form multiplies at a time; 0: it chooses
 };
 
 // MTP slots: row i combines the main model's hidden state at a position with the embedding of the token after it.

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kMaxLogitTile = 1024;
 constexpr int64_t kMinLogitTile = 32;
 constexpr int32_t kExpandedBlockTokens = 64;
-constexpr int64_t kMaxExpandedBytes = int64_t{1} << 30;  // of the products of kv_b
+constexpr int64_t kMaxExpandedBytes = int64_t{1400} << 20;  // of keys and values: V2-Lite's of 143,360 tokens in 16 bits
 
 static_assert(kMaxCudaDrafts == kMaxDrafts && kMaxCudaWaiting > kMaxDrafts);
 
@@ -74,7 +74,8 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   constexpr int64_t kFewestRows = 4;
   const int64_t most = memory->bounds.rows, some[] = {most, std::min(most, NormedInput::kMostRawRows), std::min(most, kFewestRows)};
   for (const int64_t rows : some) {
-    model.Forward(exec, {.num_tokens = rows, .kv = kv, .first_layer = spec.num_layers - model.num_cuda_layers()});
+    model.Forward(exec, {.num_tokens = rows, .kv = kv, .first_layer = spec.num_layers - model.num_cuda_layers(),
+                         .mla_piece_tokens = options.base.mla_piece_tokens});
   }
   model.FinalNorm(exec, nullptr, memory->logit_tile, nullptr);
   model.Head(exec, nullptr, memory->logit_tile, nullptr);
@@ -137,7 +138,7 @@ CudaStepMemory CudaStepMemory::Carve(const CudaBackend& backend, const Model& mo
   m.shapes = AttentionShapes(model);
   const AttentionSpec& a = spec.attention;
   if (MlaExpandMinTokens(a, o.deterministic ? MlaForm::kAbsorbed : o.mla_form) < INT32_MAX) {
-    const int64_t token_bytes = int64_t{a.num_q_heads} * (a.nope_dim + a.v_dim) * static_cast<int64_t>(sizeof(float));
+    const int64_t token_bytes = DTypeBytes(o.kv_dtype, int64_t{a.num_q_heads} * (a.q_head_dim() + a.v_dim));
     m.max_expanded_tokens = std::min(kMaxExpandedBytes / token_bytes, int64_t{o.max_seqs} * o.max_context);
     m.expanded_stride = (std::min<int64_t>(o.max_context, m.max_expanded_tokens) + kExpandedBlockTokens - 1) / kExpandedBlockTokens;
   }

@@ -97,7 +97,8 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, int32_t max_q_len
                         .kv = d.kv.bindings(),
                         .first_layer = model.spec().num_layers - model.num_cuda_layers(),
                         .hidden = m.hidden,
-                        .expert_counts = m.num_counts > 0 ? out.expert_counts : nullptr};
+                        .expert_counts = m.num_counts > 0 ? out.expert_counts : nullptr,
+                        .mla_piece_tokens = options_.base.mla_piece_tokens};
   if (drafts.stride > 0) batch.rope = m.draft_rope;
   if (step != nullptr) {
     batch.spans = step->spans;

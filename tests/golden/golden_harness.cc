@@ -20,6 +20,7 @@ Result<std::unique_ptr<GoldenHarness>> GoldenHarness::Open(const GoldenCase& gol
   options.max_logit_rows = 512;
   options.deterministic = variant.deterministic;
   options.mla_form = variant.mla_form;
+  options.mla_piece_tokens = variant.mla_piece_tokens;
   options.device = variant.device;
   options.gpu_exact = variant.gpu_exact;
   options.gpu_graphs = variant.gpu_graphs;

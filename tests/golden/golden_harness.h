@@ -28,6 +28,7 @@ struct Variant {
   int32_t num_others = 0;          // sequences beside it, of other lengths
   bool deterministic = false;
   MlaForm mla_form = MlaForm::kByCost;
+  int64_t mla_piece_tokens = 0;
   std::string kv_type = "f32";
   int32_t kv_sinks = -1;           // as KvOptions has it
   std::string device = "cpu";

@@ -69,6 +69,29 @@ TEST_P(GpuModelTest, ExactLogitsMatch) {
   }
 }
 
+// Cached tokens are expanded a few at a time: the last piece of one, or shorter than the others, or all of them in one.
+TEST_P(GpuModelTest, ExpandedPieceByPiece) {
+  if (std::string_view(GetParam()).find("deepseek-v") == std::string_view::npos) return;
+  for (const bool exact : {true, false}) {
+    Variant variant = Gpu();
+    variant.mla_form = MlaForm::kExpanded;
+    variant.chunk = 11;
+    variant.num_others = 3;
+    variant.gpu_exact = exact;
+    const Outcome want = Prompt(variant);
+    for (const int64_t piece : {1, 10, 16, 4096}) {
+      variant.mla_piece_tokens = piece;
+      const Outcome got = Prompt(variant);
+      if (exact) {
+        EXPECT_LE(MaxDifference(got.logits, golden_.logits), kExactTolerance) << "pieces of " << piece;
+      } else {
+        ASSERT_EQ(got.logits.size(), want.logits.size());
+        EXPECT_GE(CosineOf(got.logits.data(), want.logits.data(), want.logits.size()), kWholeCosine) << "pieces of " << piece;
+      }
+    }
+  }
+}
+
 // 16-bit rounding may send a token to other experts where its router's choice was near a tie. Steps whose experts got other
 // numbers of tokens than in exact arithmetic, and what stands behind them and attends to them, are held to less; they must
 // be few.

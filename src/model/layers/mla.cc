@@ -17,6 +17,9 @@ namespace {
 // The expanded form's scratch grows with the context: beyond this many tokens the absorbed form is used.
 constexpr int32_t kMaxExpandedTokens = 4096;
 
+// On the GPU the cached tokens are expanded in pieces of this many bytes of F32 products: large enough for a matmul at its best.
+constexpr int64_t kPieceBytes = int64_t{256} << 20;
+
 // Derived matrices keep 16-bit sources exactly; block-scaled and quantised ones go to F16 (F32 on the reference path).
 DType DerivedType(DType source, bool exact) {
   if (source == DType::kF32 || source == DType::kF16 || source == DType::kBF16) return source;
@@ -268,11 +271,6 @@ void MlaLayer::RunExpandedOnCuda(const ForwardContext& fwd, const AttentionSpec&
   const int64_t rows = step.num_expanded_tokens;
   const int64_t heads = a.num_q_heads;
   const int64_t width = heads * (a.nope_dim + a.v_dim);
-  float* latents = exec.workspace->Take<float>(rows * kv.k_dim);
-  float* products = exec.workspace->Take<float>(rows * width);
-  RunCuda(exec, &CudaBackend::mla_gather,
-          CudaMlaGatherParams{.latent = kv, .rows = step.mla_split.rows, .num_rows = rows, .dst = latents});
-  Matmul(exec, {.x = latents, .x_stride = kv.k_dim, .m = rows, .weight = &kv_b_, .y = products, .y_stride = width});
   KvGroupSpec scratch;
   scratch.num_kv_heads = a.num_q_heads;
   scratch.k_dim = a.q_head_dim();
@@ -284,17 +282,31 @@ void MlaLayer::RunExpandedOnCuda(const ForwardContext& fwd, const AttentionSpec&
   expanded.block_bytes = scratch.LayerBlockBytes(kv.dtype, block_tokens);
   expanded.block_tables = step.mla_split.block_tables;
   expanded.table_stride = step.mla_split.table_stride;
-  RunCuda(exec, &CudaBackend::mla_assemble,
-          CudaMlaAssembleParams{.latents = latents,
-                                .products = products,
-                                .rows = step.mla_split.rows,
-                                .num_rows = rows,
-                                .lora = a.kv_lora_rank,
-                                .num_heads = a.num_q_heads,
-                                .nope_dim = a.nope_dim,
-                                .rope_dim = a.rope_dim,
-                                .v_dim = a.v_dim,
-                                .out = expanded});
+  {
+    // What is F32 is of one piece: three times the bytes of the scratch cache, a token.
+    WorkspaceScope piece_scope(exec.workspace);
+    const int64_t usual = std::max<int64_t>(1, kPieceBytes / (width * static_cast<int64_t>(sizeof(float))));
+    const int64_t piece = std::min(rows, fwd.mla_piece_tokens > 0 ? fwd.mla_piece_tokens : usual);
+    float* latents = exec.workspace->Take<float>(piece * kv.k_dim);
+    float* products = exec.workspace->Take<float>(piece * width);
+    for (int64_t begin = 0; begin < rows; begin += piece) {
+      const int64_t count = std::min(piece, rows - begin);
+      RunCuda(exec, &CudaBackend::mla_gather,
+              CudaMlaGatherParams{.latent = kv, .rows = step.mla_split.rows + begin, .num_rows = count, .dst = latents});
+      Matmul(exec, {.x = latents, .x_stride = kv.k_dim, .m = count, .weight = &kv_b_, .y = products, .y_stride = width});
+      RunCuda(exec, &CudaBackend::mla_assemble,
+              CudaMlaAssembleParams{.latents = latents,
+                                    .products = products,
+                                    .rows = step.mla_split.rows + begin,
+                                    .num_rows = count,
+                                    .lora = a.kv_lora_rank,
+                                    .num_heads = a.num_q_heads,
+                                    .nope_dim = a.nope_dim,
+                                    .rope_dim = a.rope_dim,
+                                    .v_dim = a.v_dim,
+                                    .out = expanded});
+    }
+  }
   const int64_t out_width = heads * a.v_dim;
   Attention(exec, {.q = q,
                    .q_token_stride = q_stride,
