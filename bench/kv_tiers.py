@@ -6,6 +6,7 @@ usage: kv_tiers.py [--cachalot PROGRAM] [--prompts N] [--host SIZE] [--log FILE]
 
 Two servers, one after the other, with a cache for three prompts of 1,500 tokens, a tier in the host's memory and one on the disk:
   cold     prompts that nobody has seen
+  card     each again at once, when all of it is still on the GPU: what no tier can be faster than
   host     the same again, when others have taken their place on the GPU
   disk     the same again, in a new process
   beside   the longest time between two tokens of a stream, while prompts come beside it that are computed, or copied from the host
@@ -103,6 +104,7 @@ def main():
             warm(server)
             for number in range(options.prompts):
                 ask(server, "cold", number)
+                ask(server, "card", number)
             wait_until_saved(server)
             for _ in range(2):
                 for number in range(options.prompts):

@@ -14,6 +14,7 @@ namespace {
 constexpr double kShare = 0.5;                    // of the time of computing that reading may take
 constexpr int64_t kFirstPatienceUs = 2'000'000;   // where nothing is known
 constexpr int64_t kReadAheadBytes = 64 << 20;
+constexpr int64_t kReturningBytes = 32 << 20;     // at a time: a promotion's reads stand behind them
 // Put into the cache between two steps, while others run: by the device beside the one in flight, by the host in front of the next: at
 // 5 GB/s, so much or a twentieth of the last step's time.
 constexpr int64_t kBytesBesideDeviceSteps = 256 << 20, kBytesInFrontOfSteps = 8 << 20, kBytesInUsOfStep = 250;
@@ -26,7 +27,8 @@ constexpr int32_t kLeastPromptTokens = 16;
 constexpr int64_t kStagingBytes = 96 << 20, kDeviceStagingBytes = 256 << 20;
 constexpr int64_t kLeastBlocks = 16;
 constexpr int64_t kMaxQueuedBytes = int64_t{1} << 30;
-constexpr int32_t kMaxReaders = 8;
+// Threads that read: half of the CPUs, or all but so many.
+constexpr int32_t kMaxReaders = 16, kOtherCpus = 4;
 
 double ComputeSeconds(const ReadOrCompute& choice) {
   return static_cast<double>(choice.compute_tokens) / choice.tokens_per_second;
@@ -36,9 +38,10 @@ double Seconds(int64_t bytes, double rate) { return bytes > 0 && rate > 0 ? stat
 
 }  // namespace
 
+// What has been read is copied while others are read.
 bool IsWorthReading(const ReadOrCompute& choice) {
   if (choice.tokens_per_second <= 0) return true;
-  const double seconds = Seconds(choice.read_bytes, choice.bytes_per_second) + Seconds(choice.copy_bytes, choice.copy_bytes_per_second);
+  const double seconds = std::max(Seconds(choice.read_bytes, choice.bytes_per_second), Seconds(choice.copy_bytes, choice.copy_bytes_per_second));
   return seconds <= kShare * ComputeSeconds(choice);
 }
 
@@ -71,8 +74,12 @@ Result<std::unique_ptr<KvTier>> KvTier::Open(const KvTierOptions& options, StepE
   if (options.disk.dir.empty()) return tier;
   KvDiskOptions disk = options.disk;
   disk.max_queued_bytes = std::min(tier->host_.size_bytes() / 2, kMaxQueuedBytes);
-  disk.num_readers = std::clamp(static_cast<int32_t>(std::thread::hardware_concurrency()) / 2, 1, kMaxReaders);
+  const auto num_cpus = static_cast<int32_t>(std::thread::hardware_concurrency());
+  disk.num_readers = std::clamp(std::max(num_cpus / 2, num_cpus - kOtherCpus), 1, kMaxReaders);
   ASSIGN_OR_RETURN(tier->disk_, KvDisk::Open(disk, info.kv_identity, std::move(block_bytes)));
+  std::vector<int64_t> room;
+  for (int32_t group = 0; group < static_cast<int32_t>(info.kv_groups.size()); ++group) room.push_back(tier->has_host_ ? tier->host_.num_blocks(group) : 0);
+  for (const KvDisk::Found& found : tier->disk_->TakeFound(room)) tier->returning_.push_back({found.group, found.key, {}, false});
   LOG_INFO("KV cache on disk: {} blocks found in {}", tier->disk_->stats().blocks, disk.dir);
   return tier;
 }
@@ -110,6 +117,7 @@ Status KvTier::Seek() {
     End(i);
   }
   StartReads();
+  Return();
   return Start();
 }
 
@@ -194,11 +202,26 @@ void KvTier::StartReads() {
       if (reading_bytes_ >= kReadAheadBytes || disk_ == nullptr) return;
       const int32_t place = host_.Take(group);
       if (place == kNoBlock) return;
-      reading_bytes_ += BlockBytes(group);
-      readings_[TagOf(group, place)] = {.promotion = promotion.id, .piece = promotion.num_started,
-                                        .block = {.what = piece.what, .terms = promotion.seq->spec.keep}};
-      disk_->StartRead(TagOf(group, place), group, key, host_.Bytes(group, place));
+      Read({.what = piece.what, .terms = promotion.seq->spec.keep}, promotion.id, promotion.num_started, place);
     }
+  }
+}
+
+void KvTier::Read(const PublishedBlock& block, uint64_t promotion, size_t piece, int32_t host) {
+  const int32_t group = block.what.group;
+  reading_bytes_ += BlockBytes(group);
+  readings_[TagOf(group, host)] = {.promotion = promotion, .piece = piece, .block = block};
+  disk_->StartRead(TagOf(group, host), group, block.what.key, host_.Bytes(group, host));
+}
+
+// Behind everything else that the disk has to do, and only into memory that holds nothing.
+void KvTier::Return() {
+  while (!returning_.empty() && promotions_.empty() && reading_bytes_ < kReturningBytes && !disk_->HasWrites()) {
+    const TierBlock block = returning_.front();
+    if (!host_.HasEmpty(block.group)) return returning_.clear();
+    returning_.pop_front();
+    if (host_.Find(block.group, block.key) != kNoBlock || !disk_->Contains(block.group, block.key)) continue;
+    Read({.what = block}, /*promotion=*/0, 0, host_.Take(block.group));
   }
 }
 
@@ -288,7 +311,7 @@ KvTier::Promotion* KvTier::FindPromotion(uint64_t id) {
 
 // Promotions wait for the disk only.
 void KvTier::Wait() {
-  if (disk_ != nullptr && transfers_.empty()) disk_->WaitForDone(IsAwaited() ? kWaitUs : kWaitToSaveUs);
+  if (disk_ != nullptr) disk_->WaitForDone(!transfers_.empty() ? kWaitForDeviceUs : IsAwaited() ? kWaitUs : kWaitToSaveUs);
   else std::this_thread::sleep_for(std::chrono::microseconds(kWaitForDeviceUs));
 }
 
@@ -320,6 +343,7 @@ void KvTier::Flush() {
   TakeDone();  // reads that have ended
   host_.Forget();
   unwritten_.clear();
+  returning_.clear();
   if (disk_ != nullptr) disk_->Forget();
 }
 

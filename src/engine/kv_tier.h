@@ -2,7 +2,8 @@
 // can be done. Everything goes through blocks in the host's memory (kv/kv_host.h): where the cache is on a device they are a tier
 // of their own, of the size that was asked for; and they are the only way to the disk and back. What commits make known is copied out
 // beside the steps, and from there written; a request whose prefix is below stands aside while it is read, and the step that
-// reads it waits for the copies on the device.
+// reads it waits for the copies on the device. At the start, while nobody waits, what the disk has comes back into the host's memory, as far
+// as there is room.
 // Invariants: a step that reads a block waits for what fills it. Nothing below makes a request fail. A request is promoted, and
 // stands aside, only while that promises to be faster than computing (IsWorthReading), and for no longer than half of what that would take.
 #pragma once
@@ -56,7 +57,9 @@ class KvTier {
   // Sequences stand aside.
   bool IsAwaited() const { return !promotions_.empty(); }
   // Something is under way.
-  bool HasWork() const { return IsAwaited() || !transfers_.empty() || !published_.empty() || !unwritten_.empty(); }
+  bool HasWork() const {
+    return IsAwaited() || !transfers_.empty() || !published_.empty() || !unwritten_.empty() || !returning_.empty() || !readings_.empty();
+  }
   // There is nothing else to do: until something has ended, or Wake, or some milliseconds.
   void Wait();
   // From any thread: whoever waits goes on.
@@ -126,6 +129,8 @@ class KvTier {
   ReadOrCompute Weigh(const Promotion& promotion) const;
   void AddBytes(const Promotion& promotion, ReadOrCompute* choice) const;
   void StartReads();
+  void Return();
+  void Read(const PublishedBlock& block, uint64_t promotion, size_t piece, int32_t host);
   void MoveArrived();
   void Cut(Promotion* promotion, size_t num_pieces);
   void End(size_t idx);
@@ -151,6 +156,7 @@ class KvTier {
   uint64_t generation_ = 0;                // what was being copied out before is void
 
   std::vector<Promotion> promotions_;      // in the order in which they began
+  std::deque<TierBlock> returning_;        // that were on the disk at the start, and nobody has asked for yet
   std::unordered_map<uint64_t, Reading> readings_;  // by tag
   std::vector<KvDisk::Done> done_;
   std::vector<TierBlock> listed_;

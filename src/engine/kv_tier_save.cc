@@ -138,6 +138,7 @@ Status KvTier::Start() {
 // What is under way to the disk, for a while; what is in the host's memory goes with the process.
 void KvTier::Drain() {
   promotions_.clear();  // whose sequences may have gone
+  returning_.clear();
   if (disk_ == nullptr) return;
   std::erase_if(published_, [this](const PublishedBlock& block) { return disk_->Contains(block.what.group, block.what.key); });
   const int64_t end_us = SteadyClock().NowUs() + kDrainUs;

@@ -175,6 +175,7 @@ Result<RuntimeOptions> ResolveRuntime(const ModelOptions& options, const ModelSp
   runtime.kv_tokens = options.kv_tokens > 0 ? options.kv_tokens : int64_t{runtime.max_seqs} * runtime.max_context;
   runtime.mla_form = options.mla_form;
   runtime.mla_piece_tokens = options.mla_piece_tokens;
+  runtime.kv_slice_bytes = options.kv_slice_bytes;
   runtime.drafts = options.drafts;
   if (options.drafts != DraftKind::kNone) {
     RETURN_IF_ERROR(CheckRange("drafts", options.max_drafts, 1, kMaxDrafts));

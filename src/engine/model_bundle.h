@@ -48,6 +48,7 @@ struct ModelOptions {
   bool load_mtp = false;
   MlaForm mla_form = MlaForm::kByCost;
   int64_t mla_piece_tokens = 0;  // as ForwardBatch has it; tests
+  int64_t kv_slice_bytes = 0;    // as RuntimeOptions has it; tests
   // Drafting by the model's MTP layer or by a second model; n-gram drafts need nothing of the runtime but max_drafts.
   DraftKind drafts = DraftKind::kNone;
   int32_t max_drafts = 4;

@@ -133,12 +133,25 @@ void KvDisk::ScanFile(const std::string& path, uint64_t number) {
     const Id id{record.key, record.group};
     entries_[id] = {.segment = number, .offset = offset, .used = false};
     segment.ids.push_back(id);
+    found_.push_back(id);
   });
   ::close(fd);
   segment.ours = kind == SegmentKind::kOurs;
   if (kind == SegmentKind::kGarbage) LOG_WARN("{}: no segment of a KV cache, or a damaged one", path);
   total_bytes_ += segment.num_bytes;
   segments_.push_back(std::move(segment));
+}
+
+std::vector<KvDisk::Found> KvDisk::TakeFound(std::span<const int64_t> most) {
+  std::vector<int64_t> left(most.begin(), most.end());
+  std::vector<Found> last;
+  for (size_t i = found_.size(); i-- > 0;) {
+    const Id& id = found_[i];
+    if (left[static_cast<size_t>(id.group)]-- > 0) last.push_back({id.group, id.key});
+  }
+  std::vector<Id>().swap(found_);
+  std::reverse(last.begin(), last.end());
+  return last;
 }
 
 bool KvDisk::Contains(int32_t group, const BlockKey& key) const {
@@ -158,6 +171,11 @@ bool KvDisk::HasRoom(int32_t group, int64_t others) const {
   const std::lock_guard lock(mutex_);
   const int64_t in_front = queued_bytes_ + others;
   return in_front == 0 || in_front + BlockBytes(group) <= options_.max_queued_bytes;
+}
+
+bool KvDisk::HasWrites() const {
+  const std::lock_guard lock(mutex_);
+  return queued_bytes_ > 0;
 }
 
 bool KvDisk::paused() const {

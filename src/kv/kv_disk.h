@@ -55,12 +55,20 @@ class KvDisk {
   KvDisk(const KvDisk&) = delete;
   KvDisk& operator=(const KvDisk&) = delete;
 
+  // What was there at Open, as it was written, the last `most[group]` blocks of each group.
+  struct Found {
+    int32_t group = 0;
+    BlockKey key;
+  };
+  std::vector<Found> TakeFound(std::span<const int64_t> most);
   // It is there, or will be when what is queued is written.
   bool Contains(int32_t group, const BlockKey& key) const;
   // So too; and somebody uses what it holds.
   bool Touch(int32_t group, const BlockKey& key);
   // There is room in the queue, behind `others` bytes that will come first.
   bool HasRoom(int32_t group, int64_t others = 0) const;
+  // Something waits to be written.
+  bool HasWrites() const;
   // Nothing is written for a while.
   bool paused() const;
   // A block was not written, since there was no room, or writing is paused.
@@ -150,6 +158,7 @@ class KvDisk {
   int64_t total_bytes_ = 0;
   bool dropping_ = false;
 
+  std::vector<Id> found_;         // at Open, in the order of segments
   mutable std::mutex mutex_;
   std::condition_variable wake_writer_;
   std::condition_variable wake_readers_;

@@ -26,6 +26,9 @@ class KvHost {
   int32_t Find(int32_t group, const BlockKey& key) const { return pool(group).index()->Find(key); }
   // A block of no content, held. kNoBlock: all are held.
   int32_t Take(int32_t group);
+  // Take would give one that holds nothing.
+  bool HasEmpty(int32_t group) const { return pool(group).num_free() > pool(group).num_cached_free(); }
+  int32_t num_blocks(int32_t group) const { return pool(group).num_blocks(); }
   // The held block, which Take gave, holds what `what` names from now on.
   void Fill(int32_t group, int32_t block, const TierBlock& what, const KeepTerms& terms);
   // One more holds the block, which Find found.

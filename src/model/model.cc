@@ -271,6 +271,7 @@ void Model::Forward(const ExecContext& exec, const ForwardBatch& batch) const {
   const auto end = static_cast<size_t>(std::min(batch.end_layer, spec_.num_layers));
   for (auto i = static_cast<size_t>(batch.first_layer); i < end; ++i) {
     const Layer& layer = layers_[i];
+    if (batch.before_layer) batch.before_layer(static_cast<int32_t>(i));
     int32_t* counts = layer.moe_idx >= 0 && batch.expert_counts != nullptr
                           ? batch.expert_counts + int64_t{layer.moe_idx} * spec_.moe.num_experts
                           : nullptr;

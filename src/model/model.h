@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -67,6 +68,7 @@ struct ForwardBatch {
   int32_t* expert_counts = nullptr;    // out, += [MoE layers, num_experts] of the rows computed; or null
   RopeTables rope = {};                // of the positions, where it was made before
   int64_t mla_piece_tokens = 0;        // on the GPU: cached tokens that MLA's expanded form multiplies at a time; 0: it chooses
+  std::function<void(int32_t layer)> before_layer = {};  // or null: called in front of each one's ops
 };
 
 // MTP slots: row i combines the main model's hidden state at a position with the embedding of the token after it.

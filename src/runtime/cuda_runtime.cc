@@ -203,7 +203,9 @@ Status CudaRuntime::BuildDevice() {
   }
   RETURN_IF_ERROR(d.transfers.Create(backend_, num_transfers_, d.trace.get()));
   RETURN_IF_ERROR(FromCuda(backend_->matmul_init(&d.matmul_plans)));
-  ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(SequenceGroups(model.kv_groups(), o), KvOptions(o, backend_)));
+  const std::vector<KvGroupSpec> groups = SequenceGroups(model.kv_groups(), o);
+  ASSIGN_OR_RETURN(d.kv, KvStore::Allocate(groups, KvOptions(o, backend_)));
+  d.transfers.Slice(groups, d.kv, spec.num_layers - model.num_cuda_layers(), spec.num_layers, o.kv_slice_bytes);
   const int64_t bytes = CudaStepMemory::Carve(*backend_, model, options_, device_info_.num_sms, nullptr).total_bytes;
   ASSIGN_OR_RETURN(d.step_buffer, CudaBuffer::Allocate(backend_, bytes));
   RETURN_IF_ERROR(FromCuda(backend_->fill(d.step_buffer.data(), 0, bytes, nullptr)));
@@ -294,6 +296,14 @@ bool CudaRuntime::FitsGraph(const StepPlan& plan, const InFlight& step) const {
   });
 }
 
+// Nothing of the step but its layers touches blocks that are on their way.
+bool CudaRuntime::WaitsByLayer(const StepPlan& plan, const InFlight& step) const {
+  const Device& d = *device_;
+  if (plan.rows.empty() || !plan.swap_outs.empty() || !plan.swap_ins.empty() || !plan.block_copies.empty()) return false;
+  if (d.trace != nullptr || d.cpu_hidden != nullptr || options_.base.drafts != DraftKind::kNone) return false;
+  return step.num_expanded > 0 || !FitsGraph(plan, step);
+}
+
 CudaRuntime::GraphShape CudaRuntime::ShapeOf(const StepPlan& plan, const InFlight& step) const {
   GraphShape shape = {.spans = Bucket(static_cast<int32_t>(plan.rows.size()))};
   shape.rows = shape.spans;
@@ -325,7 +335,8 @@ Status CudaRuntime::Launch(const StepPlan& plan) {
   Order(plan, &step);
   CountDrafts(plan, &step);
   if (d.trace != nullptr) RETURN_IF_ERROR(d.trace->Begin(plan, d.transfers.LetsWait(), &step.traced));
-  RETURN_IF_ERROR(d.transfers.LetWait(d.stream));
+  step.waits_by_layer = WaitsByLayer(plan, step);
+  if (!step.waits_by_layer) RETURN_IF_ERROR(d.transfers.LetWait(d.stream));
   for (const BlockMove& move : plan.swap_outs) {
     if (d.kv.OnGpu(move.group)) RETURN_IF_ERROR(d.kv.SwapOutOfGpu(move, d.stream));
     else d.kv.SwapOut(move);

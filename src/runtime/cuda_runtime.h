@@ -102,6 +102,7 @@ class CudaRuntime final : public StepExecutor {
   static std::vector<int32_t> MakeBuckets(int32_t max_seqs);
   static int64_t MaxGraphs(const CudaRuntimeOptions& options);
   bool FitsGraph(const StepPlan& plan, const InFlight& step) const;
+  bool WaitsByLayer(const StepPlan& plan, const InFlight& step) const;
   int32_t Bucket(int32_t num_rows) const;
   GraphShape ShapeOf(const StepPlan& plan, const InFlight& step) const;
   CudaStepBounds BoundsOf(const GraphShape& shape) const;

@@ -46,6 +46,7 @@ struct CudaRuntime::InFlight {
   int32_t max_drafts = 0;
   int32_t max_waiting = 0;
   bool feeds = false;  // rows that are not sampled from
+  bool waits_by_layer = false;  // for blocks on their way
   bool any_top = false;
   bool any_targets = false;
   CudaStreamTrace::Step traced;

@@ -103,6 +103,14 @@ void CudaRuntime::EnqueueForward(const CudaStepBounds& bounds, int32_t max_q_len
   if (step != nullptr) {
     batch.spans = step->spans;
     batch.num_expanded = step->num_expanded;
+    if (step->waits_by_layer) {
+      batch.before_layer = [&d](int32_t layer) {
+        if (!d.transfers.LetsWait()) return;
+        d.step.LaunchChain();  // what is kept back belongs in front of the wait
+        const Status waits = d.transfers.LetLayerWait(d.stream, layer);
+        if (d.step.status.ok()) d.step.status = waits;
+      };
+    }
   }
   model.Forward(d.exec, batch);
 }
@@ -213,6 +221,7 @@ Status CudaRuntime::LaunchOps(const StepPlan& plan, InFlight* step) {
   RETURN_IF_ERROR(FromCuda(backend_->copy(m.input, step->input_host, step->input.size_bytes, d.stream)));
   EnqueueForward(bounds, step->max_q_len, {step->max_drafts, DraftStride(*step)}, step);
   RETURN_IF_ERROR(d.step.status);
+  RETURN_IF_ERROR(d.transfers.LetWait(d.stream));
   RETURN_IF_ERROR(SendOutputs(plan, step));
   return FromCuda(backend_->copy(step->output_host, m.output, step->output.size_bytes, d.stream));
 }

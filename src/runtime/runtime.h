@@ -30,6 +30,7 @@ struct RuntimeOptions {
   int64_t swap_tokens = 0;      // of preempted sequences (PreemptionMode::kSwap)
   MlaForm mla_form = MlaForm::kByCost;
   int64_t mla_piece_tokens = 0;  // as ForwardBatch has it; tests
+  int64_t kv_slice_bytes = 0;    // of blocks on their way to the GPU, at least (CudaTransfers); 0: as usual; tests
   DraftKind drafts = DraftKind::kNone;  // kMtp: the model was loaded with its MTP layer; kModel: see Create
   int32_t max_drafts = 0;       // of a row
   // Benchmarks only: each draft is accepted with this probability, right or wrong, so what is generated means nothing. < 0:

@@ -25,6 +25,7 @@ struct TierSetup {
   int32_t gpu_depth = 1;
   bool gpu_graphs = true;
   int32_t gpu_layers = -1;
+  int64_t slice_bytes = 0;
   std::string trace_streams = "";
 };
 
@@ -66,6 +67,7 @@ class TierModel {
     options.gpu_depth = setup.gpu_depth;
     options.gpu_graphs = setup.gpu_graphs;
     options.gpu_layers = setup.gpu_layers;
+    options.kv_slice_bytes = setup.slice_bytes;
     options.trace_streams = setup.trace_streams;
     options.kv_host_bytes = setup.host_bytes;
     options.kv_disk_dir = setup.disk;

@@ -47,10 +47,12 @@ TEST_F(GpuTiers, TheHostsMemoryChangesNoAnswer) {
     setup_.kv_type = type;
     setup_.host_bytes = 0;
     const auto want = PlainAnswers(setup_);
-    for (const auto& [depth, graphs] : {std::pair{1, true}, std::pair{1, false}, std::pair{0, true}}) {
-      SCOPED_TRACE(fmt::format("{}, {}, depth {}, {}", model, type, depth, graphs ? "graphs" : "ops"));
+    // Blocks come whole, or some layers at a time.
+    for (const auto& [depth, graphs, slice] : {std::tuple{1, true, 1}, std::tuple{1, false, 1}, std::tuple{0, true, 0}, std::tuple{1, true, 0}}) {
+      SCOPED_TRACE(fmt::format("{}, {}, depth {}, {}, slices of {}", model, type, depth, graphs ? "graphs" : "ops", slice));
       setup_.gpu_depth = depth;
       setup_.gpu_graphs = graphs;
+      setup_.slice_bytes = slice;
       setup_.host_bytes = kMuch;
       TierModel tiers(setup_);
       for (int32_t round = 0; round < 3; ++round) {
