@@ -108,7 +108,7 @@ TEST_F(EngineTierTest, TheHostAndTheDiskTogether) {
 // After a restart the disk's blocks come back into the host's memory before anybody asks: all, or those that were written last.
 TEST_F(EngineTierTest, TheHostIsFullAgainAfterARestart) {
   on_device_ = true;
-  for (const int64_t host_blocks : {300, 40}) {
+  for (const int64_t host_blocks : {300, 20}) {
     SCOPED_TRACE(host_blocks);
     host_blocks_ = host_blocks;
     engine_.reset();

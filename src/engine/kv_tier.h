@@ -3,7 +3,7 @@
 // of their own, of the size that was asked for; and they are the only way to the disk and back. What commits make known is copied out
 // beside the steps, and from there written; a request whose prefix is below stands aside while it is read, and the step that
 // reads it waits for the copies on the device. At the start, while nobody waits, what the disk has comes back into the host's memory, as far
-// as there is room.
+// as there is room there.
 // Invariants: a step that reads a block waits for what fills it. Nothing below makes a request fail. A request is promoted, and
 // stands aside, only while that promises to be faster than computing (IsWorthReading), and for no longer than half of what that would take.
 #pragma once

@@ -10,14 +10,15 @@ namespace cachalot {
 namespace {
 
 constexpr double kRateMemory = 0.9;  // of older batches, at each
-constexpr int64_t kSliceBytes = 384 << 10;
-constexpr int64_t kMostCopies = 512;  // of a batch in slices: the host waits where a stream has a thousand to do
+constexpr int64_t kSliceBytes = 128 << 10;
+constexpr int64_t kMostCopies = 1024;  // of a batch in slices: each takes the host half a microsecond
 
 }  // namespace
 
 Status CudaTransfers::Create(const CudaBackend* backend, int64_t num_started, CudaStreamTrace* trace) {
   backend_ = backend;
   trace_ = trace;
+  copy_many_ = FindCopyMany(*backend);
   num_started_ = num_done_ = num_started;
   return FromCuda(backend->stream_create(true, &stream_));
 }
@@ -101,13 +102,41 @@ Status CudaTransfers::Copy(const BlockTransfer& transfer, int64_t begin, int64_t
   if (end == begin) return Status::Ok();
   (transfer.into_block ? batch->into : batch->out_of) = true;
   batch->bytes += end - begin;
-  return FromCuda(backend_->copy(transfer.into_block ? block : host, transfer.into_block ? host : block, end - begin, stream_));
+  if (transfer.into_block != into_device_) RETURN_IF_ERROR(Flush());
+  into_device_ = transfer.into_block;
+  to_.push_back(transfer.into_block ? block : host);
+  from_.push_back(transfer.into_block ? host : block);
+  sizes_.push_back(static_cast<size_t>(end - begin));
+  return Status::Ok();
+}
+
+Status CudaTransfers::Flush() {
+  Status status;
+  bool done = to_.empty();
+  if (!done && to_.size() > 1 && copy_many_ != nullptr) {
+    status = FromCuda(copy_many_(to_.data(), from_.data(), sizes_.data(), to_.size(), into_device_, stream_));
+    done = status.code() != StatusCode::kUnsupported;
+    if (!done) {
+      copy_many_ = nullptr;
+      status = Status::Ok();
+    }
+  }
+  for (size_t i = 0; !done && i < to_.size() && status.ok(); ++i) {
+    status = FromCuda(backend_->copy(to_[i], from_[i], static_cast<int64_t>(sizes_[i]), stream_));
+  }
+  to_.clear();
+  from_.clear();
+  sizes_.clear();
+  return status;
 }
 
 Status CudaTransfers::Enqueue(std::span<const BlockTransfer> transfers, KvStore* kv, Batch* batch) {
   batch->num_transfers = static_cast<int64_t>(transfers.size());
   batch->bytes = 0;
   batch->into = batch->out_of = false;
+  to_.clear();  // of a batch that failed
+  from_.clear();
+  sizes_.clear();
   RETURN_IF_ERROR(FromCuda(backend_->event_record(batch->begin, stream_)));
   batch->num_slices = 1;
   bool asked = false;
@@ -129,8 +158,10 @@ Status CudaTransfers::Enqueue(std::span<const BlockTransfer> transfers, KvStore*
       const auto& ends = slice_ends_[static_cast<size_t>(transfer.group)];
       RETURN_IF_ERROR(Copy(transfer, first == 0 ? 0 : ends[static_cast<size_t>(first - 1)], ends[static_cast<size_t>(last)], *kv, batch));
     }
+    RETURN_IF_ERROR(Flush());
     if (slice + 1 < batch->num_slices) RETURN_IF_ERROR(FromCuda(backend_->event_record(batch->slices[static_cast<size_t>(slice)], stream_)));
   }
+  RETURN_IF_ERROR(Flush());
   batch->bytes_into = batch->out_of ? 0 : batch->bytes;
   return FromCuda(backend_->event_record(batch->end, stream_));
 }

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "device/cuda/cuda_copies.h"
 #include "device/cuda/cuda_library.h"
 #include "runtime/cuda_stream_trace.h"
 #include "runtime/executor.h"
@@ -61,13 +62,21 @@ class CudaTransfers {
   Status TakeEvents(Batch* batch);
   Status Enqueue(std::span<const BlockTransfer> transfers, KvStore* kv, Batch* batch);
   Status Copy(const BlockTransfer& transfer, int64_t begin, int64_t end, const KvStore& kv, Batch* batch);
+  // Those that Copy has gathered.
+  Status Flush();
   // Into how many slices these go, which are all that is left of a batch.
   int32_t NumSlices(std::span<const BlockTransfer> transfers, const KvStore& kv) const;
   int32_t SliceOf(int32_t layer) const;
 
   const CudaBackend* backend_ = nullptr;
   CudaStreamTrace* trace_ = nullptr;
+  CudaCopyMany copy_many_ = nullptr;  // or null
   void* stream_ = nullptr;
+  // Copies of one way that follow each other.
+  std::vector<void*> to_;
+  std::vector<const void*> from_;
+  std::vector<size_t> sizes_;
+  bool into_device_ = false;
   std::deque<Batch> batches_;       // that are under way, oldest first
   std::vector<Batch> spare_;        // of their events
   int64_t num_started_ = 0, num_done_ = 0;
