@@ -93,9 +93,12 @@ TEST_F(GpuTiers, ADiskOutlivesTheProcess) {
             EXPECT_GE(NumCached(got), NumFoundAgain(model));
           }
         }
-        // A new process brings some of them into the host's memory before they are asked for.
-        EXPECT_GE(tiers.disk().read_blocks, 40);
-        EXPECT_GE(tiers.disk().promoted_blocks + (process == 1 ? tiers.host().promoted_blocks : 0), 40);
+        if (host_bytes > 0 && process == 1) {  // some of them come back into the host's memory before they are asked for
+          EXPECT_GE(tiers.disk().read_blocks, 40);
+          EXPECT_GE(tiers.disk().promoted_blocks + tiers.host().promoted_blocks, 40);
+        } else {
+          EXPECT_GE(tiers.disk().promoted_blocks, 40);
+        }
         EXPECT_EQ(tiers.disk().unreadable_blocks, 0);
         if (host_bytes > 0 && process == 0) {
           EXPECT_GT(tiers.host().evicted_blocks, 0);
