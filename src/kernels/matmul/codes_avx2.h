@@ -27,6 +27,8 @@
 
 #include <immintrin.h>
 
+#include <cstddef>
+
 #include "kernels/matmul/code_layouts.h"
 #include "kernels/matmul/codes_tile.h"
 #include "kernels/matmul/lanes_avx2.h"
@@ -89,98 +91,113 @@ using F32 = Avx2Lanes::F32;
 template <int kRows>
 using Dots = __m256i[kRows][2];
 
+// A pair of words of each of 16 rows of w times a pair of words of x, added to `sum`.
+template <int kRows, typename X>
+[[gnu::always_inline]] inline void AddWordProducts(__m256i w0, __m256i w1, const X* const* x, int64_t b, int at,
+                                                   Dots<kRows>& sum) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    const __m256i xv = Broadcast4(x[i][b].q + at);
+    sum[i][0] = _mm256_add_epi32(sum[i][0], _mm256_madd_epi16(w0, xv));
+    sum[i][1] = _mm256_add_epi32(sum[i][1], _mm256_madd_epi16(w1, xv));
+    Pin(sum[i][0]);
+    Pin(sum[i][1]);
+  }
+}
+
 // Sums of all quads in 32-bit lanes; code(s, half) gives quad s of 8 rows as signed bytes, of which two at a time
-// become words. For few rows words 256 times too large, which is one instruction less for each two, against one more
-// a sum (below 2^27 then): a row by itself takes 10.9 ns for a block instead of 12.7 (Zen 3), six 7.8 instead of 7.7.
+// become words.
 template <int kRows, typename Code>
 [[gnu::always_inline]] inline void DotSigned(Code&& code, const XBlock16* const* x, int64_t b,
                                              Dots<kRows>& sum) {
-  const auto add = [&](__m256i w0, __m256i w1, int at) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const __m256i xv = Broadcast4(x[i][b].q + at);
-      sum[i][0] = _mm256_add_epi32(sum[i][0], _mm256_madd_epi16(w0, xv));
-      sum[i][1] = _mm256_add_epi32(sum[i][1], _mm256_madd_epi16(w1, xv));
-      Pin(sum[i][0]);
-      Pin(sum[i][1]);
-    }
-  };
-  constexpr bool kTimes256 = kRows <= 2;
-  const auto low = [](__m256i w) __attribute__((always_inline)) {
-    const __m256i top = _mm256_slli_epi16(w, 8);
-    return kTimes256 ? top : _mm256_srai_epi16(top, 8);
-  };
-  const auto high = [](__m256i w) __attribute__((always_inline)) {
-    return kTimes256 ? _mm256_and_si256(w, _mm256_set1_epi16(static_cast<int16_t>(0xff00))) : _mm256_srai_epi16(w, 8);
-  };
 #pragma GCC unroll 8
   for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
   for (int s = 0; s < 8; ++s) {
     const __m256i w0 = code(s, 0), w1 = code(s, 1);
-    add(low(w0), low(w1), s * 4);
-    add(high(w0), high(w1), s * 4 + 2);
-  }
-  if constexpr (kTimes256) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      sum[i][0] = _mm256_srai_epi32(sum[i][0], 8);
-      sum[i][1] = _mm256_srai_epi32(sum[i][1], 8);
-    }
+    AddWordProducts<kRows>(_mm256_srai_epi16(_mm256_slli_epi16(w0, 8), 8),
+                           _mm256_srai_epi16(_mm256_slli_epi16(w1, 8), 8), x, b, s * 4, sum);
+    AddWordProducts<kRows>(_mm256_srai_epi16(w0, 8), _mm256_srai_epi16(w1, 8), x, b, s * 4 + 2, sum);
   }
 }
 
-// The same for four rows where the bytes stand in memory, quad s at codes + s * 64. Written out: for GCC's order and
-// choice of registers a row and block take 0.4 cycles more, of 24 (Zen 4).
-[[gnu::always_inline]] inline void DotBytes4(const std::byte* codes, const XBlock16* const* x, int64_t b,
+// The same for Q8_0's panels, quad s at codes + s * 64, where a word is W = (w0 + 128) + 256 w1 of two neighbours in k.
+// With h = W >> 8 = w1
+//   W q0 + h (q1 - 256 q0) = (w0 + 128) q0 + w1 q1
+// whatever wraps around beyond 32 bits, so the word is multiplied as it was loaded and one shift is all that two bytes
+// take. Sums start from -128 q0 of all pairs (XBlockPairs).
+template <int kRows>
+[[gnu::always_inline]] inline void DotPairs(const std::byte* codes, const XBlockPairs* const* x, int64_t b,
+                                            Dots<kRows>& sum) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = Broadcast4(&x[i][b].start);
+#pragma GCC unroll 8
+  for (int s = 0; s < 8; ++s) {
+    const __m256i w0 = Avx2Lanes::LoadBytes(codes + s * 64), w1 = Avx2Lanes::LoadBytes(codes + s * 64 + 32);
+    AddWordProducts<kRows>(w0, w1, x, b, s * 4, sum);
+    AddWordProducts<kRows>(_mm256_srai_epi16(w0, 8), _mm256_srai_epi16(w1, 8), x, b, s * 4 + 2, sum);
+  }
+}
+
+// DotPairs of four rows, written out: sums are added two rows behind their products, in as many registers as there are.
+// Zen 4 starts an addition on the multipliers' ports too if it is ready as soon as a product is; in the order of the
+// above a row and block take 22.3 cycles instead of 21.6, in GCC's order and choice of registers more.
+[[gnu::always_inline]] inline void DotPairs4(const std::byte* codes, const XBlockPairs* const* x, int64_t b,
                                              Dots<4>& sum) {
-  const XBlock16 *x0 = x[0] + b, *x1 = x[1] + b, *x2 = x[2] + b, *x3 = x[3] + b;
+  const XBlockPairs *x0 = x[0] + b, *x1 = x[1] + b, *x2 = x[2] + b, *x3 = x[3] + b;
   const auto& all_codes = *reinterpret_cast<const std::byte(*)[512]>(codes);
-  __m256i w0, w1, t, u;
+  static_assert(offsetof(XBlockPairs, start) == 68);
+  __m256i w0, w1, t0, u0, t1, u1, t2, u2;
   // clang-format off
-// Words of w: the low or the high bytes of a quad's pairs.
-#define CACHALOT_LOW(at)                 \
+#define CACHALOT_START(i)                \
+  "vbroadcastss 68(%[x" #i "]), %[a" #i "]\n" \
+  "vbroadcastss 68(%[x" #i "]), %[b" #i "]\n"
+#define CACHALOT_LOAD(at)                \
   "vmovdqu " at "(%[codes]), %[w0]\n"    \
-  "vpsllw $8, %[w0], %[w0]\n"            \
-  "vmovdqu " at "+32(%[codes]), %[w1]\n" \
-  "vpsllw $8, %[w1], %[w1]\n"            \
+  "vmovdqu " at "+32(%[codes]), %[w1]\n"
+#define CACHALOT_SHIFT                   \
   "vpsraw $8, %[w0], %[w0]\n"            \
   "vpsraw $8, %[w1], %[w1]\n"
-#define CACHALOT_HIGH(at)                \
-  "vmovdqu " at "(%[codes]), %[w0]\n"    \
-  "vmovdqu " at "+32(%[codes]), %[w1]\n" \
-  "vpsraw $8, %[w0], %[w0]\n"            \
-  "vpsraw $8, %[w1], %[w1]\n"
-// Row i's pair of x times them: the start of its sums, or added to them.
-#define CACHALOT_START(i, at)                   \
-  "vbroadcastss " at "(%[x" #i "]), %[t]\n"     \
-  "vpmaddwd %[t], %[w0], %[a" #i "]\n"          \
-  "vpmaddwd %[t], %[w1], %[b" #i "]\n"
-#define CACHALOT_ADD(i, at)                     \
-  "vbroadcastss " at "(%[x" #i "]), %[t]\n"     \
-  "vpmaddwd %[t], %[w0], %[u]\n"                \
-  "vpmaddwd %[t], %[w1], %[t]\n"                \
-  "vpaddd %[u], %[a" #i "], %[a" #i "]\n"       \
-  "vpaddd %[t], %[b" #i "], %[b" #i "]\n"
-#define CACHALOT_ROWS(op, at) op(0, at) op(1, at) op(2, at) op(3, at)
-#define CACHALOT_QUAD(s, op)                          \
-  CACHALOT_LOW(#s "*64") CACHALOT_ROWS(op, #s "*8")   \
-  CACHALOT_HIGH(#s "*64") CACHALOT_ROWS(CACHALOT_ADD, #s "*8+4")
-  asm(CACHALOT_QUAD(0, CACHALOT_START)
-      CACHALOT_QUAD(1, CACHALOT_ADD) CACHALOT_QUAD(2, CACHALOT_ADD) CACHALOT_QUAD(3, CACHALOT_ADD)
-      CACHALOT_QUAD(4, CACHALOT_ADD) CACHALOT_QUAD(5, CACHALOT_ADD) CACHALOT_QUAD(6, CACHALOT_ADD)
-      CACHALOT_QUAD(7, CACHALOT_ADD)
+// Row i's products in the pair of registers r; added to its sums.
+#define CACHALOT_MUL(i, r, at)                        \
+  "vbroadcastss " at "(%[x" #i "]), %[t" #r "]\n"     \
+  "vpmaddwd %[t" #r "], %[w0], %[u" #r "]\n"          \
+  "vpmaddwd %[t" #r "], %[w1], %[t" #r "]\n"
+#define CACHALOT_ADD(i, r)                            \
+  "vpaddd %[u" #r "], %[a" #i "], %[a" #i "]\n"       \
+  "vpaddd %[t" #r "], %[b" #i "], %[b" #i "]\n"
+// Half a quad. The registers go round in threes: what half a quad begins with follows from the one before.
+#define CACHALOT_HALF(at, r, s, t)                                                        \
+  CACHALOT_MUL(0, r, at) CACHALOT_ADD(2, s) CACHALOT_MUL(1, s, at) CACHALOT_ADD(3, t)     \
+  CACHALOT_MUL(2, t, at) CACHALOT_ADD(0, r) CACHALOT_MUL(3, r, at) CACHALOT_ADD(1, s)
+#define CACHALOT_FIRST(at)                                                                \
+  CACHALOT_MUL(0, 0, at) CACHALOT_MUL(1, 1, at)                                           \
+  CACHALOT_MUL(2, 2, at) CACHALOT_ADD(0, 0) CACHALOT_MUL(3, 0, at) CACHALOT_ADD(1, 1)
+#define CACHALOT_QUAD(q, r, s, t, r2, s2, t2)                                             \
+  CACHALOT_LOAD(#q "*64") CACHALOT_HALF(#q "*8", r, s, t)                                 \
+  CACHALOT_SHIFT CACHALOT_HALF(#q "*8+4", r2, s2, t2)
+  asm(CACHALOT_START(0) CACHALOT_START(1) CACHALOT_START(2) CACHALOT_START(3)
+      CACHALOT_LOAD("0") CACHALOT_FIRST("0")
+      CACHALOT_SHIFT CACHALOT_HALF("4", 1, 2, 0)
+      CACHALOT_QUAD(1, 2, 0, 1, 0, 1, 2) CACHALOT_QUAD(2, 1, 2, 0, 2, 0, 1)
+      CACHALOT_QUAD(3, 0, 1, 2, 1, 2, 0) CACHALOT_QUAD(4, 2, 0, 1, 0, 1, 2)
+      CACHALOT_QUAD(5, 1, 2, 0, 2, 0, 1) CACHALOT_QUAD(6, 0, 1, 2, 1, 2, 0)
+      CACHALOT_QUAD(7, 2, 0, 1, 0, 1, 2)
+      CACHALOT_ADD(2, 2) CACHALOT_ADD(3, 0)
       : [a0] "=&x"(sum[0][0]), [b0] "=&x"(sum[0][1]), [a1] "=&x"(sum[1][0]), [b1] "=&x"(sum[1][1]),
         [a2] "=&x"(sum[2][0]), [b2] "=&x"(sum[2][1]), [a3] "=&x"(sum[3][0]), [b3] "=&x"(sum[3][1]),
-        [w0] "=&x"(w0), [w1] "=&x"(w1), [t] "=&x"(t), [u] "=&x"(u)
+        [w0] "=&x"(w0), [w1] "=&x"(w1), [t0] "=&x"(t0), [u0] "=&x"(u0), [t1] "=&x"(t1), [u1] "=&x"(u1),
+        [t2] "=&x"(t2), [u2] "=&x"(u2)
       : [codes] "r"(codes), [x0] "r"(x0), [x1] "r"(x1), [x2] "r"(x2), [x3] "r"(x3),
-        "m"(all_codes), "m"(x0->q), "m"(x1->q), "m"(x2->q), "m"(x3->q));
+        "m"(all_codes), "m"(*x0), "m"(*x1), "m"(*x2), "m"(*x3));
 #undef CACHALOT_QUAD
-#undef CACHALOT_ROWS
+#undef CACHALOT_FIRST
+#undef CACHALOT_HALF
 #undef CACHALOT_ADD
+#undef CACHALOT_MUL
+#undef CACHALOT_SHIFT
+#undef CACHALOT_LOAD
 #undef CACHALOT_START
-#undef CACHALOT_HIGH
-#undef CACHALOT_LOW
   // clang-format on
 }
 

@@ -21,11 +21,12 @@ struct AsCodes {
   }
 };
 
+// Q8_0: the bytes of even k are 128 too large in the panel already (matmul/panel.h).
 struct AsSignedBytes {
   static constexpr int kCentre = 128;
   [[gnu::always_inline]] static __m512i Code(const std::byte* codes, int s) {
     return _mm512_xor_si512(Avx512Lanes::LoadBytes(codes + s * 64),
-                            _mm512_set1_epi8(static_cast<char>(0x80)));
+                            _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
   }
 };
 
@@ -53,7 +54,7 @@ inline void HalfSums(__m256i q, int (&sum)[2]) {
 
 template <int kCentre>
 void Quantize32(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlockSums>(x, k, out, [](__m256i q, XBlockSums* block) {
+  QuantizeBytes<XBlockSums>(x, k, out, [](__m256i q, XBlockSums* block) {
     int sum[2];
     HalfSums(q, sum);
     block->sum = block->scale * static_cast<float>(sum[0] + sum[1]);
@@ -64,7 +65,7 @@ void Quantize32(const float* x, int64_t k, std::byte* out) {
 
 template <int kCentre>
 void Quantize16(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlockSums>(x, k, out, [](__m256i q, XBlockSums* block) {
+  QuantizeBytes<XBlockSums>(x, k, out, [](__m256i q, XBlockSums* block) {
     int sum[2];
     HalfSums(q, sum);
     block->sum = 0;

@@ -117,7 +117,7 @@ struct Codes16 : Layout {
 // --- Activations. ---
 
 void QuantizeForQ2_K(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
+  QuantizeBytes<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
     __m128i a, b;
     PairSums(q, &a, &b);
     block->start[0] = static_cast<int16_t>(SumOf(FoldPairs(a)));
@@ -128,7 +128,7 @@ void QuantizeForQ2_K(const float* x, int64_t k, std::byte* out) {
 // Q3_K (codes centred on 4) and Q6_K (on 32).
 template <int kLog>
 void QuantizeFor16(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlockWide>(x, k, out, [](__m256i q, XBlockWide* block) {
+  QuantizeBytes<XBlockWide>(x, k, out, [](__m256i q, XBlockWide* block) {
     __m128i a, b;
     PairSums(q, &a, &b);
     const int start[2] = {Start<kLog>(FoldPairs(a)), Start<kLog>(FoldPairs(b))};

@@ -139,7 +139,7 @@ struct CodesK32 : Codes32<QuantK32<kBits>> {
 
 struct Q8_0 : BlockQ8_0 {
   using V = Avx2Lanes;
-  using X = XBlock16;
+  using X = XBlockPairs;
   static constexpr int kTileRows = 6;
   static constexpr RowStreams kRowStreams = {4, 0};  // 21 to 25 GB/s
   static constexpr int64_t kExpandedBytes = 0;
@@ -148,12 +148,9 @@ struct Q8_0 : BlockQ8_0 {
                                          Sums<V, kRows>& sum) {
     Dots<kRows> dots;
     if constexpr (kRows == 4) {
-      DotBytes4(block + 32, x, b, dots);
+      DotPairs4(block + 32, x, b, dots);
     } else {
-      DotSigned<kRows>(
-          [&](int s, int half)
-              __attribute__((always_inline)) { return V::LoadBytes(block + 32 + s * 64 + half * 32); },
-          x, b, dots);
+      DotPairs<kRows>(block + 32, x, b, dots);
     }
     AddScaled<kRows>(dots, Scale<V>(block, 0), x, b, sum);
   }
@@ -200,13 +197,35 @@ struct Levels32 : Layout {
 
 // --- Activations. ---
 
-void QuantizePlain(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlock16>(x, k, out, [](__m256i, XBlock16*) {});
+// IQ4.
+void QuantizeWords(const float* x, int64_t k, std::byte* out) {
+  QuantizeX<XBlock16>(x, k, out, [](const __m256i (&q)[4], XBlock16* block) __attribute__((always_inline)) {
+    __m256i* to = reinterpret_cast<__m256i*>(block->q);
+    // No scale that is a number leaves -32768 here; bytes would be -128.
+    const __m256i least = _mm256_set1_epi16(-128);
+    _mm256_storeu_si256(to, _mm256_max_epi16(EvenFirst(PackWords(q[0], q[1])), least));
+    _mm256_storeu_si256(to + 1, _mm256_max_epi16(EvenFirst(PackWords(q[2], q[3])), least));
+  });
+}
+
+// Q8_0.
+void QuantizePairs(const float* x, int64_t k, std::byte* out) {
+  QuantizeX<XBlockPairs>(x, k, out, [](const __m256i (&q)[4], XBlockPairs* block) __attribute__((always_inline)) {
+    __m256i* to = reinterpret_cast<__m256i*>(block->q);
+    const __m256i first = PackWords(q[0], q[1]), second = PackWords(q[2], q[3]);
+    // The odd word's share of an even one: 256 times it.
+    _mm256_storeu_si256(to, EvenFirst(_mm256_sub_epi16(first, _mm256_slli_epi32(first, 24))));
+    _mm256_storeu_si256(to + 1, EvenFirst(_mm256_sub_epi16(second, _mm256_slli_epi32(second, 24))));
+    const __m256i even_times_128 = _mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi32(0xff80));
+    const __m128i half = _mm_add_epi32(_mm256_castsi256_si128(even_times_128), _mm256_extracti128_si256(even_times_128, 1));
+    const __m128i pair = _mm_add_epi32(half, _mm_unpackhi_epi64(half, half));
+    block->start = Low32(_mm_add_epi32(pair, _mm_shuffle_epi32(pair, 1)));
+  });
 }
 
 // Q4_1 and Q4_K.
 void QuantizeWithSum(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
+  QuantizeBytes<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
     __m128i a, b;
     PairSums(q, &a, &b);
     block->sum = block->scale * static_cast<float>(SumOf(FoldPairs(_mm_add_epi16(a, b))));
@@ -216,7 +235,7 @@ void QuantizeWithSum(const float* x, int64_t k, std::byte* out) {
 // Q4_0 (codes centred on 8) and Q5_0 (on 16).
 template <int kLog>
 void QuantizeCentred(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
+  QuantizeBytes<XBlock>(x, k, out, [](__m256i q, XBlock* block) {
     __m128i a, b;
     PairSums(q, &a, &b);
     const int start = Start<kLog>(FoldPairs(_mm_add_epi16(a, b)));
@@ -226,7 +245,7 @@ void QuantizeCentred(const float* x, int64_t k, std::byte* out) {
 
 // Q5_1 and Q5_K.
 void QuantizeForQ5(const float* x, int64_t k, std::byte* out) {
-  QuantizeX<XBlockWide>(x, k, out, [](__m256i q, XBlockWide* block) {
+  QuantizeBytes<XBlockWide>(x, k, out, [](__m256i q, XBlockWide* block) {
     __m128i a, b;
     PairSums(q, &a, &b);
     const __m128i folded = FoldPairs(_mm_add_epi16(a, b));
@@ -238,15 +257,15 @@ void QuantizeForQ5(const float* x, int64_t k, std::byte* out) {
 }
 
 constexpr PanelKernel kKernels[] = {
-    {DType::kQ8_0, Isa::kAvx2, RunCodes<Q8_0>, QuantizePlain, sizeof(XBlock16)},
+    {DType::kQ8_0, Isa::kAvx2, RunCodes<Q8_0>, QuantizePairs, sizeof(XBlockPairs)},
     {DType::kQ4_0, Isa::kAvx2, RunCodes<Codes32<BlockQ4_0>>, QuantizeCentred<3>, sizeof(XBlock)},
     {DType::kQ4_1, Isa::kAvx2, RunCodes<Codes32<BlockQ4_1>>, QuantizeWithSum, sizeof(XBlock)},
     {DType::kQ5_0, Isa::kAvx2, RunCodes<Codes32<BlockQ5_0>>, QuantizeCentred<4>, sizeof(XBlock)},
     {DType::kQ5_1, Isa::kAvx2, RunCodes<Codes32<BlockQ5_1>>, QuantizeForQ5, sizeof(XBlockWide)},
-    {DType::kIQ4_NL, Isa::kAvx2, RunCodes<Levels32<BlockIQ4_NL>>, QuantizePlain, sizeof(XBlock16)},
+    {DType::kIQ4_NL, Isa::kAvx2, RunCodes<Levels32<BlockIQ4_NL>>, QuantizeWords, sizeof(XBlock16)},
     {DType::kQ4_K, Isa::kAvx2, RunCodes<CodesK32<4>>, QuantizeWithSum, sizeof(XBlock)},
     {DType::kQ5_K, Isa::kAvx2, RunCodes<CodesK32<5>>, QuantizeForQ5, sizeof(XBlockWide)},
-    {DType::kIQ4_XS, Isa::kAvx2, RunCodes<Levels32<BlockIQ4_XS>>, QuantizePlain, sizeof(XBlock16)},
+    {DType::kIQ4_XS, Isa::kAvx2, RunCodes<Levels32<BlockIQ4_XS>>, QuantizeWords, sizeof(XBlock16)},
 };
 
 }  // namespace

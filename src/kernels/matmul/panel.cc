@@ -95,9 +95,9 @@ void DecodeFp8Row(const std::byte* panel, int64_t row, int64_t k, float* out) {
 }
 
 // --- Block formats: kHeads F16 numbers in front of kQuads times four bytes, in the source and in the panel.
-// ---
+// kFlipped: bits of each four bytes that the panel has inverted. ---
 
-template <int kHeads, int kQuads>
+template <int kHeads, int kQuads, uint32_t kFlipped = 0>
 struct BlockLayout {
   static constexpr int64_t kSourceBytes = kHeads * 2 + kQuads * 4;
   static constexpr int64_t kPanelBytes = kSourceBytes * kPanelRows;
@@ -111,7 +111,7 @@ struct BlockLayout {
         if (source.rows[r] != nullptr) std::memcpy(block, source.rows[r] + b * kSourceBytes, kSourceBytes);
         for (int h = 0; h < kHeads; ++h) std::memcpy(panel + (h * kPanelRows + r) * 2, block + h * 2, 2);
         for (int q = 0; q < kQuads; ++q) {
-          std::memcpy(panel + kQuadsOffset + (q * kPanelRows + r) * 4, block + kHeads * 2 + q * 4, 4);
+          CopyQuad(block + kHeads * 2 + q * 4, panel + kQuadsOffset + (q * kPanelRows + r) * 4);
         }
       }
     }
@@ -123,13 +123,21 @@ struct BlockLayout {
       std::byte block[kSourceBytes];
       for (int h = 0; h < kHeads; ++h) std::memcpy(block + h * 2, panel + (h * kPanelRows + row) * 2, 2);
       for (int q = 0; q < kQuads; ++q) {
-        std::memcpy(block + kHeads * 2 + q * 4, panel + kQuadsOffset + (q * kPanelRows + row) * 4, 4);
+        CopyQuad(panel + kQuadsOffset + (q * kPanelRows + row) * 4, block + kHeads * 2 + q * 4);
       }
       format->decode(block, out + k0, 32);
     }
   }
+
+ private:
+  static void CopyQuad(const std::byte* from, std::byte* to) {
+    uint32_t quad;
+    std::memcpy(&quad, from, sizeof(quad));
+    quad ^= kFlipped;
+    std::memcpy(to, &quad, sizeof(quad));
+  }
 };
-using Q8_0Layout = BlockLayout<1, 8>;
+using Q8_0Layout = BlockLayout<1, 8, 0x00800080>;
 using Q4_0Layout = BlockLayout<1, 4>;
 using Q4_1Layout = BlockLayout<2, 4>;
 

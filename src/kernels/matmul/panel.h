@@ -13,7 +13,7 @@
 //                                            makes the row's scale NaN: the kernels decode no NaN
 //   Q8_0        for each 32 of k:
 //                 [16] F16 scales
-//                 [8 quads][16][4] bytes     quad s holds k = 4s .. 4s+3
+//                 [8 quads][16][4] bytes     quad s holds k = 4s .. 4s+3; even k unsigned, 128 too large
 //   Q4_0        for each 32 of k:
 //                 [16] F16 scales
 //                 [4][16][4] bytes           byte (s, r, t) is the source's byte 4s + t of row r: value

@@ -76,13 +76,22 @@ struct XBlockWide {
 };
 static_assert(sizeof(XBlockWide) == 48);
 
-// Against signed bytes (Q8_0, and the levels of IQ4): q as 16 bits, each four of k in the order 0, 2, 1, 3,
-// which is how two shifts widen four bytes of w.
+// Against signed bytes (the levels of IQ4): q as 16 bits, each four of k in the order 0, 2, 1, 3, which is how
+// two shifts widen four bytes of w.
 struct XBlock16 {
   int16_t q[32];
   float scale;
 };
 static_assert(sizeof(XBlock16) == 68);
+
+// Against Q8_0's panels, whose words are w0 + 128 + 256 w1 of two neighbours in k (codes_avx2.h): each four of k as
+// q0, q2, q1 - 256 q0, q3 - 256 q2. start: -128 times the sum of all q of even k.
+struct XBlockPairs {
+  int16_t q[32];
+  float scale;
+  int32_t start;
+};
+static_assert(sizeof(XBlockPairs) == 72);
 
 // AVX-512 and AMX, all block formats: lanes of 32 bits sum unsigned bytes times q. They start at -centre * sum of q,
 // whose centre makes signed numbers of w unsigned ones: one number over all of q, or (Q3_K, Q6_K) one for each 16.
