@@ -10,6 +10,8 @@
 #include "kernels/matmul/matmul_tap.h"
 #include "kernels/matmul/panel.h"
 #include "kernels/matmul/panel_kernels.h"
+#include "kernels/swiglu/swiglu.h"
+#include "kernels/swiglu/swiglu_variants.h"
 
 namespace cachalot {
 namespace internal {
@@ -82,6 +84,9 @@ int64_t SharedRows(std::span<const MatmulGroup> groups) {
   return rows;
 }
 
+// Up to so many rows a kernel that reads x rounded has blocks of 32 values (Int16Kernels: of 128).
+constexpr int64_t kFewRows = 16;
+
 QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const PanelKernel& kernel, int64_t k) {
   QuantizedX out;
   if (kernel.quantize == nullptr) return out;
@@ -98,6 +103,18 @@ QuantizedX QuantizeX(const ExecContext& ctx, const MatmulCall& call, const Panel
   std::byte* rows = ctx.workspace->TakeBytes(num_rows * out.row_bytes);
   out.rows = rows;
   const double row_ns = static_cast<double>(k) * 0.45;
+  if (out.shared && num_rows <= kFewRows && k % 32 == 0 && static_cast<double>(num_rows) * row_ns >= 2 * kMinRangeNs) {
+    // Few long rows by columns: mostly those that the same thread has written (RunPanels).
+    const int64_t num_blocks = k / 32, threads = ctx.pool->num_threads();
+    ctx.pool->ParallelFor(threads, [&](int64_t index, int) {
+      const int64_t begin = num_blocks * index / threads, end = num_blocks * (index + 1) / threads;
+      for (int64_t i = 0; i < num_rows; ++i) {
+        kernel.quantize(first->x + i * first->x_stride + begin * 32, (end - begin) * 32,
+                        rows + i * out.row_bytes + begin * kernel.x_block_bytes);
+      }
+    });
+    return out;
+  }
   if (out.shared) {
     ParallelRanges(ctx, num_rows, row_ns, [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i)
@@ -150,15 +167,14 @@ void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel
     num_groups += group.m > 0;
     num_rows += group.m;
   }
-  const int64_t per_task = PanelsPerTask(num_panels, panel_bytes, shape.k, num_groups, num_rows, num_threads);
-  ctx.pool->ParallelFor((num_panels + per_task - 1) / per_task, [&](int64_t index, int thread_idx) {
-    const int64_t first_panel = index * per_task, first_column = first_panel * kPanelRows;
-    const int64_t panels = std::min(per_task, num_panels - first_panel);
+  // Panels `first` .. `first + panels - 1` for the rows of all groups.
+  const auto run = [&](int64_t first, int64_t panels, int thread_idx) {
     const std::byte* quantized_rows = quantized.rows;
+    const int64_t first_column = first * kPanelRows;
     for (const MatmulGroup& group : call.groups) {
       if (group.m == 0) continue;
       PanelTask task;
-      task.panels = group.weight->data + first_panel * panel_bytes;
+      task.panels = group.weight->data + first * panel_bytes;
       task.panel_bytes = panel_bytes;
       task.num_panels = panels;
       task.num_columns = std::min(panels * kPanelRows, shape.n - first_column);
@@ -183,7 +199,28 @@ void RunPanels(const ExecContext& ctx, const MatmulCall& call, const PanelKernel
       task.scratch = scratch + thread_idx * kThreadScratchBytes;
       kernel.run(task);
     }
-  });
+  };
+  if (call.swiglu) {
+    // As many gates as ups a task, pairs of panels as the first cache holds them.
+    const int64_t half = num_panels / 2, width = half * kPanelRows;
+    const int64_t per_task =
+        (PanelsPerTask(half, 2 * panel_bytes, shape.k, num_groups, 2 * num_rows, num_threads) + 1) / 2 * 2;
+    const MatmulGroup& group = call.groups[0];
+    ctx.pool->ParallelFor((half + per_task - 1) / per_task, [&](int64_t index, int thread_idx) {
+      const int64_t first = index * per_task, panels = std::min(per_task, half - first);
+      run(first, panels, thread_idx);
+      run(half + first, panels, thread_idx);
+      float* y = group.y + first * kPanelRows;
+      SwiGluRowsAvx2({.gate = y, .up = y + width, .x_stride = group.y_stride, .m = group.m, .dim = panels * kPanelRows,
+                      .y = y, .y_stride = group.y_stride});
+    });
+  } else {
+    const int64_t per_task = PanelsPerTask(num_panels, panel_bytes, shape.k, num_groups, num_rows, num_threads);
+    ctx.pool->ParallelFor((num_panels + per_task - 1) / per_task, [&](int64_t index, int thread_idx) {
+      const int64_t first = index * per_task;
+      run(first, std::min(per_task, num_panels - first), thread_idx);
+    });
+  }
   CountWeightBytes(ctx, num_panels * panel_bytes * num_groups);
 }
 
@@ -206,6 +243,18 @@ void CheckGroup(const MatmulGroup& group, const MatmulGroup& first) {
   DCHECK(group.m == 0 || (group.x != nullptr && group.y != nullptr));
   DCHECK(group.m <= 1 || group.x_rows != nullptr || group.x_stride >= weight.k);
   DCHECK(group.m <= 1 || group.y_rows != nullptr || group.y_stride >= weight.n);
+}
+
+MatmulGroup GroupOf(const MatmulParams& params) {
+  MatmulGroup group;
+  group.weight = params.weight;
+  group.m = params.m;
+  group.x = params.x;
+  group.x_stride = params.x_stride;
+  group.y = params.y;
+  group.y_stride = params.y_stride;
+  CheckGroup(group, group);
+  return group;
 }
 
 CudaMatmulParams OnGpu(const MatmulParams& params) {
@@ -241,17 +290,27 @@ void Matmul(const ExecContext& ctx, const MatmulParams& params) {
     return;
   }
   DCHECK(!params.fusion.any());
-  MatmulGroup group;
-  group.weight = params.weight;
-  group.m = params.m;
-  group.x = params.x;
-  group.x_stride = params.x_stride;
-  group.y = params.y;
-  group.y_stride = params.y_stride;
-  CheckGroup(group, group);
+  const MatmulGroup group = GroupOf(params);
   if (params.m == 0 || params.weight->n == 0) return;
   if (MatmulTap* tap = CurrentMatmulTap()) tap->OnRows(group);
   Run(ctx, {.groups = {&group, 1}, .bias = params.bias, .accumulate = params.accumulate});
+}
+
+void MatmulThenSwiGlu(const ExecContext& ctx, const MatmulParams& params) {
+  DCHECK(!OnCuda(ctx) && !params.fusion.any() && !params.accumulate);
+  const int64_t width = params.weight->n / 2;
+  // One row reads a matrix as one stream.
+  const bool together = params.m > 1 && params.weight->n % (2 * kPanelRows) == 0 && params.y_stride >= params.weight->n &&
+                        FindPanelKernel(*params.weight, ctx.isa, /*as_int16=*/false) != nullptr;
+  if (!together) {
+    Matmul(ctx, params);
+    SwiGlu(ctx, {.gate = params.y, .up = params.y + width, .x_stride = params.y_stride, .m = params.m, .dim = width,
+                 .y = params.y, .y_stride = params.y_stride});
+    return;
+  }
+  const MatmulGroup group = GroupOf(params);
+  if (MatmulTap* tap = CurrentMatmulTap()) tap->OnRows(group);
+  Run(ctx, {.groups = {&group, 1}, .bias = params.bias, .swiglu = true});
 }
 
 void GroupedMatmul(const ExecContext& ctx, const GroupedMatmulParams& params) {

@@ -31,6 +31,9 @@ struct MatmulParams {
 };
 
 void Matmul(const ExecContext& ctx, const MatmulParams& params);
+// On the CPU: Matmul, then SwiGlu of y's halves [m, n / 2], gates first, written over the gates; to the bit. In one loop
+// where it can be: what a thread has multiplied is then still in its cache, and need not go to another's.
+void MatmulThenSwiGlu(const ExecContext& ctx, const MatmulParams& params);
 // Whether the call, with its fusion, is one launch; never on the CPU.
 bool MatmulFuses(const ExecContext& ctx, const MatmulParams& params);
 

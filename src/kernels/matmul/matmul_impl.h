@@ -13,6 +13,7 @@ struct MatmulCall {
   std::span<const MatmulGroup> groups;  // at least one
   const float* bias = nullptr;
   bool accumulate = false;
+  bool swiglu = false;  // y's first half becomes SwiGlu of its halves
 };
 
 inline void CountWeightBytes(const ExecContext& ctx, int64_t bytes) {

@@ -24,6 +24,7 @@ list(APPEND KERNEL_TESTS
   matmul/grouped_matmul_test.cc
   matmul/matmul_int16_test.cc
   matmul/matmul_speed_test.cc
+  matmul/matmul_swiglu_test.cc
   matmul/matmul_test.cc
   matmul/pack_test.cc)
 list(APPEND KERNEL_BENCHES

@@ -17,7 +17,27 @@ __m256 SiluTimes(__m256 gate, __m256 up) {
   return _mm256_mul_ps(_mm256_div_ps(gate, _mm256_add_ps(one, Exp(negated))), up);
 }
 
+// `dim` values of one row.
+void RunPiece(const float* gate, const float* up, int64_t dim, float* y) {
+  int64_t i = 0;
+  for (; i + 8 <= dim; i += 8) {
+    _mm256_storeu_ps(y + i, SiluTimes(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
+  }
+  if (i < dim) {
+    const __m256i mask = FirstLanes(static_cast<int>(dim - i));
+    _mm256_maskstore_ps(y + i, mask,
+                        SiluTimes(_mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask)));
+  }
+}
+
 }  // namespace
+
+void SwiGluRowsAvx2(const SwiGluParams& params) {
+  for (int64_t row = 0; row < params.m; ++row) {
+    const int64_t from = row * params.x_stride;
+    RunPiece(params.gate + from, params.up + from, params.dim, params.y + row * params.y_stride);
+  }
+}
 
 void SwiGluAvx2(const ExecContext& ctx, const SwiGluParams& params) {
   // Ranges of whole rows when there are many, else of pieces of the rows.
@@ -26,19 +46,8 @@ void SwiGluAvx2(const ExecContext& ctx, const SwiGluParams& params) {
   ParallelRanges(ctx, params.m * pieces, 0.7 * kPiece, [&](int64_t begin, int64_t end, int) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item / pieces, from = item % pieces * kPiece;
-      const int64_t to = std::min(from + kPiece, params.dim);
-      const float* gate = params.gate + row * params.x_stride;
-      const float* up = params.up + row * params.x_stride;
-      float* y = params.y + row * params.y_stride;
-      int64_t i = from;
-      for (; i + 8 <= to; i += 8) {
-        _mm256_storeu_ps(y + i, SiluTimes(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i)));
-      }
-      if (i < to) {
-        const __m256i mask = FirstLanes(static_cast<int>(to - i));
-        _mm256_maskstore_ps(y + i, mask,
-                            SiluTimes(_mm256_maskload_ps(gate + i, mask), _mm256_maskload_ps(up + i, mask)));
-      }
+      RunPiece(params.gate + row * params.x_stride + from, params.up + row * params.x_stride + from,
+               std::min(kPiece, params.dim - from), params.y + row * params.y_stride + from);
     }
   });
 }

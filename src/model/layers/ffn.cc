@@ -26,6 +26,10 @@ FfnLayer::Activated FfnLayer::Up(const ExecContext& exec, NormedInput* input) co
   const int64_t intermediate = down_.k(), num_rows = input->num_rows();
   float* gate_up = exec.workspace->Take<float>(num_rows * 2 * intermediate);
   if (gate_up_.RunGlu(exec, input, gate_up, intermediate)) return {gate_up, intermediate};
+  if (!OnCuda(exec)) {
+    gate_up_.RunThenSwiGlu(exec, input, gate_up, 2 * intermediate);
+    return {gate_up, 2 * intermediate};
+  }
   gate_up_.Run(exec, input, gate_up, 2 * intermediate);
   SwiGlu(exec, {.gate = gate_up, .up = gate_up + intermediate, .x_stride = 2 * intermediate, .m = num_rows,
                 .dim = intermediate, .y = gate_up, .y_stride = 2 * intermediate});

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/swiglu/swiglu.h"
+
 namespace cachalot {
 namespace {
 
@@ -74,6 +76,17 @@ bool Linear::RunGlu(const ExecContext& ctx, NormedInput* input, float* y, int64_
   if (!fuses(input->raw(), {.glu = true})) return false;  // where the rows lie changes nothing
   input->Give(ctx, {.glu = true}, fuses, [&](const float* x, const CudaFusion& fusion) { Matmul(ctx, With(params, x, fusion)); });
   return true;
+}
+
+void Linear::RunThenSwiGlu(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const {
+  const float* bias = bias_.empty() ? nullptr : bias_.data();
+  if (matrices_.size() == 1) {
+    return MatmulThenSwiGlu(ctx, {.x = input->Rows(ctx), .x_stride = input->dim(), .m = input->num_rows(),
+                                  .weight = &matrices_[0], .bias = bias, .y = y, .y_stride = y_stride});
+  }
+  Run(ctx, input, y, y_stride);
+  SwiGlu(ctx, {.gate = y, .up = y + n_ / 2, .x_stride = y_stride, .m = input->num_rows(), .dim = n_ / 2, .y = y,
+               .y_stride = y_stride});
 }
 
 }  // namespace cachalot

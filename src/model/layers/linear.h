@@ -34,6 +34,9 @@ class Linear {
   // y [m, n / 2] = SwiGLU of the two halves of the product, where that is one launch; else false, and nothing has been done.
   bool RunGlu(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const;
 
+  // On the CPU: the product [m, n] and SwiGLU of its halves over the first.
+  void RunThenSwiGlu(const ExecContext& ctx, NormedInput* input, float* y, int64_t y_stride) const;
+
   // The matrix, where it is one and has no bias; else null.
   const PackedMatrix* Only() const { return matrices_.size() == 1 && bias_.empty() ? &matrices_.front() : nullptr; }
 
