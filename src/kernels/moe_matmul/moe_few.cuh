@@ -313,6 +313,7 @@ __global__ __launch_bounds__(kFewThreads, 1) void FewKernel(const __grid_constan
   if (warp < kFewCopyWarp) {
     MultiplyTiles<kType>(p, &memory, shared);
   } else if (warp < kFewAideWarp) {
+    if (warp == kFewCopyWarp && !p.routes) PrefetchShared(p);
     CopyTiles<kType>(p, memory, SharedAddress(shared));
   } else {
     if (p.routes) Route(p, &memory);

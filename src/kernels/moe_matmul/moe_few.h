@@ -38,8 +38,9 @@ inline constexpr int kFewMostBlockRows = 288;  // of the down matrix, of a block
 // Of CudaExec::counters: blocks that have made their part of the shared expert's h, of the pairs' h, that have read both; then the logits' words.
 inline constexpr int kFewSharedCounter = 0, kFewPairsCounter = 1, kFewLeftCounter = 2, kFewLogitsAt = 32;
 inline constexpr int kFewMostRouterDim = 2048, kFewMostRouterExperts = 128;  // of a router in the same launch
-// Stages that are on their way at once: enough for all of the memory's rate, and no more, since everything else that is loaded waits behind them.
-inline constexpr int kFewInFlight = 5;
+// Stages that are on their way at once where the router is in the launch: enough for all of the memory's rate, and no more, since everything else that is
+// loaded waits behind them.
+inline constexpr int kFewInFlight = 4;
 inline constexpr int64_t kFewOwnSharedBytes = 6 << 10;  // of a block, beside its dynamic part: barriers, the experts that have pairs
 inline constexpr int64_t kFewMostSharedBytes = (int64_t{227} << 10) - kFewOwnSharedBytes;
 
@@ -146,7 +147,7 @@ inline FewLayout LayFewOut(const FewShape& shape, int blocks, int64_t most_bytes
   layout.block_rows = static_cast<int>(block_rows);
   if (most_bytes < rest || stages < kFewLeastStages) return layout;
   layout.stages = static_cast<int>(stages);
-  layout.in_flight = std::min(layout.stages, kFewInFlight);
+  layout.in_flight = layout.stages;
   layout.x = layout.stages * kFewStageBytes;
   layout.shared_h = layout.x + static_cast<int>(x_bytes);
   layout.partials = layout.shared_h + static_cast<int>(shared_bytes);

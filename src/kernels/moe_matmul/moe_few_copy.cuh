@@ -10,8 +10,8 @@ __device__ __forceinline__ void CopyAsync4(uint32_t shared, const void* global) 
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;\n" ::"r"(shared), "l"(global) : "memory");
 }
 
-// The shared expert's gates and ups on their way to L2 by one warp: nothing else is to be read until the router has chosen. Before the wait:
-// weights do not change.
+// The shared expert's gates and ups on their way to L2 by one warp, where the router is a launch in front: nothing else is to be read until it has
+// chosen. Before the wait: weights do not change.
 __device__ __forceinline__ void PrefetchShared(const FewProblem& p) {
   const FewMatrix& matrix = p.shared[0];
   if (p.first_phase != 0 || matrix.w == nullptr) return;

@@ -104,6 +104,7 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   p.layout = LayFewOut(shape, exec.num_sms, most);
   const bool one = tune.experts == CudaTune::Experts::kUsual ? p.layout.stages >= kFewRoomyStages : tune.experts == CudaTune::Experts::kOne;
   if (gate != nullptr && !one) return false;
+  if (gate != nullptr) p.layout.in_flight = std::min(p.layout.stages, kFewInFlight);
   p.last_phase = one ? 1 : 0;
   shape.down = one;
   if (!one) p.layout = LayFewOut(shape, exec.num_sms, most);
