@@ -311,8 +311,10 @@ __global__ __launch_bounds__(kFewThreads, 1) void FewKernel(const __grid_constan
   }
   __syncthreads();
   if (warp < kFewCopyWarp) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kFewMultiplyRegisters));
     MultiplyTiles<kType>(p, &memory, shared);
   } else if (warp < kFewAideWarp) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kFewCopyRegisters));
     if (warp == kFewCopyWarp && !p.routes) PrefetchShared(p);
     CopyTiles<kType>(p, memory, SharedAddress(shared));
   } else {

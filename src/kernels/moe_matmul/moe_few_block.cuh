@@ -24,6 +24,9 @@ constexpr int kFewAideWarps = 3;
 constexpr int kFewAideThreads = kFewAideWarps * 32;
 constexpr int kFewFoldWarp = kFewAideWarp + kFewAideWarps;
 constexpr int kFewThreads = (kFewFoldWarp + 1) * 32;  // six warps of each quarter of an SM: 80 registers
+// What the compiler gives a thread, and how many of its registers those that copy leave to those that multiply: one spilled to memory waits behind the copies.
+constexpr int kFewRegisters = 80, kFewCopyRegisters = 40, kFewMultiplyRegisters = 88;
+static_assert(kFewWarps * (kFewMultiplyRegisters - kFewRegisters) <= kFewCopyWarps * (kFewRegisters - kFewCopyRegisters));
 constexpr int kFewRouteThreads = kFewAideThreads + 32;  // the aides and the folding warp, which has nothing to do yet
 constexpr int kFewRouteWarps = kFewRouteThreads / 32;
 
