@@ -1,9 +1,10 @@
 // The experts of a few tokens in one launch, against sums in double precision of the same F16 values; and the same bits in one launch
-// and in two, by either way of copying, at every run, in a graph, and whatever other tokens there are.
+// and in two, at every run, in a graph, whatever other tokens there are, and with the router in the same launch or in its own.
 #include <cmath>
 
 #include "gpu_matmul_testing.h"
 #include "kernels/moe_matmul/moe_few_cuda.h"
+#include "kernels/moe_route/moe_gate_cuda.h"
 #include "kernels/rms_norm/rms_norm.h"
 
 namespace cachalot {
@@ -290,6 +291,80 @@ TEST_F(GpuMoeFew, ATokensBitsAreItsOwn) {
       FewCall alone(weights, 1, RouteTo(c, 1, Spread::kApart, t), own(residual));
       EXPECT_EQ(FirstBitDifference(alone.Call(true), own(together)), "") << c.name << ", token " << t;
     }
+  }
+}
+
+// A router in front of a call of one token, and what it leaves.
+struct Router {
+  GpuWeight weight;
+  GpuArray<float> logits, weights;
+  GpuArray<int32_t> ids, pairs, counts, slot;
+
+  Router(const Case& c, const TestWeight& rows, int32_t slot)
+      : weight(rows), logits(c.experts), weights(c.top_k), ids(c.top_k), pairs(c.top_k), counts(std::vector<int32_t>(c.experts, 5)),
+        slot(std::vector<int32_t>{slot}) {}
+  CudaMoeGateParams Params(const CudaMoeFewParams& few, const FewCall& call, bool normalize) const {
+    const int32_t experts = call.c.experts, top_k = call.c.top_k;
+    return {.x = few.x, .x_stride = few.x_stride, .norm = few.norm, .router = weight.view(), .logits = logits.data(),
+            .route = {.logits = logits.data(), .num_tokens = 1, .num_experts = experts, .top_k = top_k, .normalize = normalize,
+                      .scaling = normalize ? 2.5f : 1.0f, .expert_ids = ids.data(), .weights = weights.data()},
+            .sort = {.expert_ids = ids.data(), .weights = weights.data(), .num_tokens = 1, .top_k = top_k, .num_experts = experts,
+                     .expert_begin = call.begin.data(), .token_rows = call.rows.data(), .pair_weights = call.pair_weights.data(),
+                     .expert_counts = counts.data(), .token_pairs = pairs.data()}};
+  }
+};
+
+enum class Logits { kApart, kTies, kNan };
+void CheckRouter(const Weights& weights, Logits logits, bool norm, int32_t slot) {
+  const Case& c = weights.c;
+  if (!Chosen((c.top_k * c.gates + c.shared_gates) * c.dim * 3)) return;
+  SCOPED_TRACE(fmt::format("{}: logits {}{}, slot {}", c.name, static_cast<int>(logits), norm ? ", norm" : "", slot));
+  TestWeight rows(DType::kF32, c.experts, c.dim, 211);
+  auto* router = reinterpret_cast<float*>(rows.bytes.data());
+  for (int32_t e = 1; logits == Logits::kTies && e < c.experts; e += 2) std::copy_n(router + (e - 1) * c.dim, c.dim, router + e * c.dim);
+  if (logits == Logits::kNan) router[2 * c.dim] = NAN;
+  const std::vector<float> residual = TestRng(213).NormalVector(c.dim), normed = TestRng(214).NormalVector(c.dim);
+  FewCall apart(weights, 1, RouteTo(c, 1, Spread::kNone), residual), together(weights, 1, RouteTo(c, 1, Spread::kNone), residual);
+  const Router before(c, rows, slot), within(c, rows, slot);
+  for (FewCall* call : {&apart, &together}) call->normed.Write(normed), call->h.Poison(), call->shared_h.Poison();
+  const auto run_apart = [&] {
+    const CudaMoeFewParams few = apart.Params(norm);
+    GPU_OK(Backend().moe_gate(apart.Exec(), before.Params(few, apart, norm), before.slot.data()));
+    GPU_OK(Backend().moe_few(apart.Exec(), few));
+  };
+  CudaMoeFewParams few = together.Params(norm);
+  const CudaMoeGateParams gate = within.Params(few, together, norm);
+  few.gate = &gate, few.row_slots = within.slot.data();
+  ASSERT_TRUE(Backend().moe_few_fuses(together.Exec(), few));
+  const auto expect_same = [&] {
+    EXPECT_EQ(FirstBitDifference(together.residual.Read(), apart.residual.Read()), "");
+    EXPECT_EQ(FirstBitDifference(within.logits.Read(), before.logits.Read()), "") << "logits";
+    EXPECT_EQ(FirstBitDifference(within.weights.Read(), before.weights.Read()), "") << "weights";
+    EXPECT_EQ(FirstBitDifference(together.pair_weights.Read(), apart.pair_weights.Read()), "") << "weights of pairs";
+    EXPECT_TRUE(within.ids.Read() == before.ids.Read() && within.pairs.Read() == before.pairs.Read() && within.counts.Read() == before.counts.Read());
+    EXPECT_TRUE(together.begin.Read() == apart.begin.Read() && together.rows.Read() == apart.rows.Read());
+    EXPECT_EQ(together.h.Read(), apart.h.Read());
+  };
+  run_apart();
+  GPU_OK(Backend().moe_few(together.Exec(), few));
+  expect_same();
+  GpuGraph graph([&] {  // each launch by the logits of its own
+    for (int i = 0; i < 3; ++i) GPU_OK(Backend().moe_few(together.Exec(), few));
+  });
+  for (int replay = 0; replay < 2; ++replay) graph.Launch();
+  for (int i = 0; i < 6; ++i) run_apart();
+  expect_same();
+  EXPECT_TRUE(together.Intact());  // counters and words are zero again
+}
+
+TEST_F(GpuMoeFew, TheRouterToo) {
+  for (const Case& c : {Case{"V2-Lite", DType::kF16, 2048, 1408, 2816, 64, 6}, Case{"no shared expert", DType::kF16, 1024, 192, 0, 128, 8},
+                        Case{"FP8", DType::kFP8E4M3, 1152, 128, 128, 40, 3}}) {
+    const Weights weights(c);
+    for (const bool norm : {true, false}) {
+      for (const Logits logits : {Logits::kApart, Logits::kTies, Logits::kNan}) CheckRouter(weights, logits, norm, 3);
+    }
+    CheckRouter(weights, Logits::kApart, true, -1);
   }
 }
 

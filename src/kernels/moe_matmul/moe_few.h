@@ -35,6 +35,12 @@ inline constexpr int kFewPartials = 4;       // tiles whose sums wait for the wa
 inline constexpr int kFewPartialBytes = kFewWarps * kFewTokens * kFewTileRows * 4;
 inline constexpr int kFewMostDim = 8192;     // of x: 256 threads keep it in registers
 inline constexpr int kFewMostBlockRows = 288;  // of the down matrix, of a block
+// Of CudaExec::counters: blocks that have made their part of the shared expert's h, of the pairs' h, that have read both; then the logits' words.
+inline constexpr int kFewSharedCounter = 0, kFewPairsCounter = 1, kFewLeftCounter = 2, kFewLogitsAt = 32;
+inline constexpr int kFewMostRouterDim = 2048, kFewMostRouterExperts = 128;  // of a router in the same launch
+// Stages that are on their way at once where the router is in the launch: enough for all of the memory's rate, and no more, since everything else that is
+// loaded waits behind them.
+inline constexpr int kFewInFlight = 4;
 inline constexpr int64_t kFewOwnSharedBytes = 6 << 10;  // of a block, beside its dynamic part: barriers, the experts that have pairs
 inline constexpr int64_t kFewMostSharedBytes = (int64_t{227} << 10) - kFewOwnSharedBytes;
 
@@ -118,29 +124,33 @@ struct FewShape {
 // Offsets in a block's dynamic shared memory; stages 0: it does not fit.
 struct FewLayout {
   int stages = 0;    // of the ring, which comes first
-  int x = 0;         // rows of x, later of h, the shared expert's behind the pairs'
+  int x = 0;         // rows of x, later of the pairs' h
+  int shared_h = 0;  // the shared expert's rows of h
   int partials = 0;  // [kFewPartials, kFewWarps, kFewTokens, kFewTileRows]
   int sums = 0;      // F32 [3, kFewTokens, block_rows]: of the experts, of the shared one, the residual stream
   int block_rows = 0;
   int bytes = 0;
+  int in_flight = 0;  // stages, at most all: a stage's barrier says that it has landed until the slot's next one has
 };
 inline FewLayout LayFewOut(const FewShape& shape, int blocks, int64_t most_bytes) {
-  int64_t x_bytes = 0, block_rows = 0;
+  int64_t x_bytes = 0, shared_bytes = 0, block_rows = 0;
   if (shape.up) x_bytes = int64_t{shape.tokens} * FewXStride(shape.dim);
   if (shape.down) {
-    const int64_t shared = shape.shared_gates > 0 ? int64_t{shape.tokens} * FewXStride(shape.shared_gates) : 0;
-    x_bytes = std::max(x_bytes, int64_t{shape.pairs} * FewXStride(shape.gates) + shared);
+    if (shape.shared_gates > 0) shared_bytes = int64_t{shape.tokens} * FewXStride(shape.shared_gates);
+    x_bytes = std::max(x_bytes, int64_t{shape.pairs} * FewXStride(shape.gates));
     block_rows = (shape.dim + blocks - 1) / blocks;
   }
   FewLayout layout;
   const int64_t sums_bytes = int64_t{3} * kFewTokens * block_rows * 4;
-  const int64_t rest = x_bytes + int64_t{kFewPartials} * kFewPartialBytes + sums_bytes;
+  const int64_t rest = x_bytes + shared_bytes + int64_t{kFewPartials} * kFewPartialBytes + sums_bytes;
   const int64_t stages = std::min<int64_t>((most_bytes - rest) / kFewStageBytes, kFewMostStages);
   layout.block_rows = static_cast<int>(block_rows);
   if (most_bytes < rest || stages < kFewLeastStages) return layout;
   layout.stages = static_cast<int>(stages);
+  layout.in_flight = layout.stages;
   layout.x = layout.stages * kFewStageBytes;
-  layout.partials = layout.x + static_cast<int>(x_bytes);
+  layout.shared_h = layout.x + static_cast<int>(x_bytes);
+  layout.partials = layout.shared_h + static_cast<int>(shared_bytes);
   layout.sums = layout.partials + kFewPartials * kFewPartialBytes;
   layout.bytes = layout.sums + static_cast<int>(sums_bytes);
   return layout;

@@ -6,6 +6,7 @@
 
 #include "kernels/matmul/cuda_fusion.h"
 #include "kernels/matmul/matmul_cuda.h"
+#include "kernels/moe_route/moe_gate_cuda.h"
 
 namespace cachalot {
 
@@ -32,6 +33,9 @@ struct CudaMoeFewParams {
   uint16_t* shared_h = nullptr;               // F16 [num_tokens, gates of the shared expert]
   float* residual = nullptr;                  // [num_tokens, n of down]
   int64_t residual_stride = 0;
+  // Or null: the router is done by the same launch, of the same x and norm; the lists of pairs are what it leaves. row_slots as CudaMoeGate's.
+  const CudaMoeGateParams* gate = nullptr;
+  const int32_t* row_slots = nullptr;
 };
 
 }  // namespace cachalot

@@ -6,6 +6,7 @@
 
 #include "device/cuda/cuda_exec.h"
 #include "kernels/moe_matmul/moe_few.h"
+#include "kernels/moe_route/moe_gate_cuda.h"
 #include "tensor/dtype.h"
 
 namespace cachalot {
@@ -36,7 +37,17 @@ struct FewProblem {
   uint16_t* shared_h = nullptr;
   float* residual = nullptr;
   int64_t residual_stride = 0;
-  uint32_t* counters = nullptr;  // two; zero, and left zero
+  uint32_t* counters = nullptr;  // moe_few.h; zero, and left zero
+  // The router too, of one token: it makes the three lists above.
+  bool routes = false;
+  const float* router = nullptr;  // [num_experts, x_dim]
+  bool normalize = false;
+  float scaling = 1;
+  float* logits = nullptr;        // what else it leaves
+  int32_t* expert_ids = nullptr;
+  float* weights = nullptr;
+  MoeSortParams sort = {};
+  const int32_t* row_slots = nullptr;
   FewLayout layout = {};
   int first_phase = 0, last_phase = 1;  // 0: gate/up, 1: down
 };

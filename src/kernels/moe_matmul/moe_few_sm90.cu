@@ -38,6 +38,17 @@ FewMatrix MatrixOf(const CudaMatrix& w, bool glu) {
           .row_bytes = static_cast<int>(CudaRowsOf(w.dtype, w.k).row_bytes), .scale_rows = static_cast<int>(w.block_scale_rows)};
 }
 
+// Whether the router can be in the same launch: of one token, softmax without groups and bias, a block for each expert.
+bool RoutesWithin(const CudaExec& exec, const CudaMoeFewParams& params) {
+  const CudaMoeGateParams& gate = *params.gate;
+  const MoeRouteParams& route = gate.route;
+  return CudaMoeGateFuses(exec, gate) && params.num_tokens == 1 && gate.sort.num_tokens == 1 && gate.sort.top_k == params.top_k &&
+         gate.sort.num_experts == params.num_experts && gate.router.k == params.up.k && gate.x == params.x &&
+         gate.norm.norm_weight == params.norm.norm_weight && params.up.k <= kFewMostRouterDim && params.num_experts <= kFewMostRouterExperts &&
+         params.num_experts <= exec.num_sms && route.score == MoeScore::kSoftmax && route.group_score == MoeGroupScore::kNone &&
+         route.choice_bias == nullptr;
+}
+
 // False: other kernels take it.
 bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProblem* out) {
   const CudaTune& tune = CurrentTune();
@@ -62,6 +73,8 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
       (norm && (params.up.k < kNormLeastDim || !whole(params.norm.norm_weight)))) {
     return false;
   }
+  const CudaMoeGateParams* gate = params.gate;
+  if (gate != nullptr && !RoutesWithin(exec, params)) return false;
   FewShape shape = {.tokens = static_cast<int>(params.num_tokens), .pairs = static_cast<int>(pairs), .dim = static_cast<int>(params.up.k),
                     .gates = static_cast<int>(params.down.k), .shared_gates = shared ? static_cast<int>(params.shared_down.k) : 0};
   if (params.down.n != params.up.k) return false;  // x and the residual stream are of one width
@@ -81,9 +94,17 @@ bool MakeProblem(const CudaExec& exec, const CudaMoeFewParams& params, FewProble
   p.h = params.h, p.shared_h = params.shared_h;
   p.residual = params.residual, p.residual_stride = params.residual_stride;
   p.counters = exec.counters;
+  if (gate != nullptr) {
+    p.routes = true, p.router = reinterpret_cast<const float*>(gate->router.data);
+    p.normalize = gate->route.normalize, p.scaling = gate->route.scaling;
+    p.logits = gate->logits, p.expert_ids = gate->route.expert_ids, p.weights = gate->route.weights;
+    p.sort = gate->sort, p.row_slots = params.row_slots;
+  }
   const int64_t most = MostBytes();
   p.layout = LayFewOut(shape, exec.num_sms, most);
   const bool one = tune.experts == CudaTune::Experts::kUsual ? p.layout.stages >= kFewRoomyStages : tune.experts == CudaTune::Experts::kOne;
+  if (gate != nullptr && !one) return false;
+  if (gate != nullptr) p.layout.in_flight = std::min(p.layout.stages, kFewInFlight);
   p.last_phase = one ? 1 : 0;
   shape.down = one;
   if (!one) p.layout = LayFewOut(shape, exec.num_sms, most);

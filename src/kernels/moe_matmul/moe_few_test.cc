@@ -96,15 +96,19 @@ void ExpectLaidOut(const FewShape& shape, int blocks) {
   EXPECT_LE(layout.stages, kFewMostStages);
   EXPECT_LE(layout.bytes, kBlockBytes);
   EXPECT_EQ(layout.x % 128, 0);
+  EXPECT_EQ(layout.shared_h % 16, 0);
+  EXPECT_GT(layout.in_flight, 0);
+  EXPECT_LE(layout.in_flight, layout.stages);  // more would wait for a barrier's phase that is no longer the last but one
   EXPECT_EQ(layout.partials % 16, 0);
   EXPECT_EQ(layout.sums % 16, 0);
   EXPECT_EQ(layout.x, layout.stages * kFewStageBytes);
-  const int x_bytes = layout.partials - layout.x;
+  const int x_bytes = layout.shared_h - layout.x;
   if (shape.up) {
     EXPECT_GE(x_bytes, shape.tokens * FewXStride(shape.dim));
   }
   if (shape.down) {
-    EXPECT_GE(x_bytes, shape.pairs * FewXStride(shape.gates) + (shape.shared_gates > 0 ? shape.tokens * FewXStride(shape.shared_gates) : 0));
+    EXPECT_GE(x_bytes, shape.pairs * FewXStride(shape.gates));
+    EXPECT_GE(layout.partials - layout.shared_h, shape.shared_gates > 0 ? shape.tokens * FewXStride(shape.shared_gates) : 0);
     EXPECT_GE(layout.block_rows * blocks, shape.dim);
     for (int block = 0; block < blocks; ++block) {
       const FewRange share = FewShare(shape.dim, block, blocks);

@@ -4,6 +4,7 @@
 #include "kernels/matmul/cuda_view.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/moe_matmul/moe_few_cuda.h"
+#include "kernels/moe_route/moe_gate.h"
 
 namespace cachalot {
 namespace {
@@ -61,7 +62,8 @@ CudaMatmulParams OnGpu(const MatmulParams& params) {
           .y = params.y, .y_stride = params.y_stride, .accumulate = params.accumulate, .fusion = params.fusion};
 }
 
-CudaMoeFewParams OnGpu(const MoeFewParams& params) {
+// `gate`: room for the router's.
+CudaMoeFewParams OnGpu(const ExecContext& ctx, const MoeFewParams& params, CudaMoeGateParams* gate) {
   const ExpertMatrices &up = *params.up, &down = *params.down;
   CudaMoeFewParams on_gpu = {.x = params.x,
                              .x_stride = params.x_stride,
@@ -83,17 +85,23 @@ CudaMoeFewParams OnGpu(const MoeFewParams& params) {
                              .residual = params.residual,
                              .residual_stride = params.residual_stride};
   if (params.shared_up != nullptr) on_gpu.shared_up = CudaView(*params.shared_up), on_gpu.shared_down = CudaView(*params.shared_down);
+  if (params.gate != nullptr) *gate = GateOnGpu(*params.gate), on_gpu.gate = gate, on_gpu.row_slots = ctx.cuda->batch.row_slots;
   return on_gpu;
 }
 
 }  // namespace
 
 bool MoeFewFuses(const ExecContext& ctx, const MoeFewParams& params) {
-  return OnCuda(ctx) && ctx.cuda->backend != nullptr && ctx.cuda->backend->moe_few_fuses(ctx.cuda->exec, OnGpu(params));
+  if (!OnCuda(ctx) || ctx.cuda->backend == nullptr) return false;
+  CudaMoeGateParams gate;
+  return ctx.cuda->backend->moe_few_fuses(ctx.cuda->exec, OnGpu(ctx, params, &gate));
 }
 
 void MoeFew(const ExecContext& ctx, const MoeFewParams& params) {
-  RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) { return cuda.moe_few(exec, OnGpu(params)); });
+  RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
+    CudaMoeGateParams gate;
+    return cuda.moe_few(exec, OnGpu(ctx, params, &gate));
+  });
 }
 
 bool MoePairFuses(const ExecContext& ctx, const MoePairParams& params) {

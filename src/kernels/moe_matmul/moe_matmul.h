@@ -70,7 +70,8 @@ struct MoeReduceParams {
 };
 void MoeReduce(const ExecContext& ctx, const MoeReduceParams& params);
 
-// All that is behind the router for a few tokens, in a launch or two (moe_few.cuh); only where MoeFewFuses, never on the CPU. As MoeMatmul
+struct MoeGateParams;
+// All that is behind the router, or the router too, for a few tokens, in a launch or two (moe_few.cuh); only where MoeFewFuses, never on the CPU. As MoeMatmul
 // with SwiGLU and MoeReduce, the products of gate/up rounded to F16.
 struct MoeFewParams {
   MoePairs pairs;
@@ -85,6 +86,7 @@ struct MoeFewParams {
   float* shared_h = nullptr;  // scratch [num_tokens, k of shared_down]
   float* residual = nullptr;  // [num_tokens, n of down]; may be x
   int64_t residual_stride = 0;
+  const MoeGateParams* gate = nullptr;  // or null: done by the same launch, of the same x; it makes `pairs`
 };
 void MoeFew(const ExecContext& ctx, const MoeFewParams& params);
 bool MoeFewFuses(const ExecContext& ctx, const MoeFewParams& params);

@@ -5,26 +5,23 @@
 #include "kernels/moe_route/moe_gate_cuda.h"
 
 namespace cachalot {
-namespace {
 
-CudaMoeGateParams OnGpu(const MoeGateParams& params) {
+CudaMoeGateParams GateOnGpu(const MoeGateParams& params) {
   CudaMoeGateParams on_gpu = {.x = params.x, .x_stride = params.x_stride, .norm = params.norm, .router = CudaView(*params.router),
                               .logits = params.logits, .route = params.route, .sort = params.sort};
   on_gpu.route.logits = params.logits;
   return on_gpu;
 }
 
-}  // namespace
-
 bool MoeGateFuses(const ExecContext& ctx, const MoeGateParams& params) {
-  return OnCuda(ctx) && ctx.cuda->backend != nullptr && ctx.cuda->backend->moe_gate_fuses(ctx.cuda->exec, OnGpu(params));
+  return OnCuda(ctx) && ctx.cuda->backend != nullptr && ctx.cuda->backend->moe_gate_fuses(ctx.cuda->exec, GateOnGpu(params));
 }
 
 void MoeGate(const ExecContext& ctx, const MoeGateParams& params) {
   const int64_t tokens = params.sort.num_tokens;
   if (MoeGateFuses(ctx, params)) {
     RunCuda(ctx, [&](const CudaBackend& cuda, const CudaExec& exec) {
-      return cuda.moe_gate(exec, OnGpu(params), ctx.cuda->batch.row_slots);
+      return cuda.moe_gate(exec, GateOnGpu(params), ctx.cuda->batch.row_slots);
     });
     return;
   }

@@ -16,6 +16,8 @@ struct MoeGateParams {
   MoeSortParams sort = {};
 };
 void MoeGate(const ExecContext& ctx, const MoeGateParams& params);
+struct CudaMoeGateParams;
+CudaMoeGateParams GateOnGpu(const MoeGateParams& params);
 bool MoeGateFuses(const ExecContext& ctx, const MoeGateParams& params);
 
 }  // namespace cachalot

@@ -77,6 +77,13 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* 
                .pair_weights = pair_weights,
                .expert_counts = expert_counts,
                .token_pairs = token_pairs};
+  const MoePairs sorted = {.expert_begin = expert_begin,
+                           .token_rows = token_rows,
+                           .weights = pair_weights,
+                           .token_pairs = token_pairs,
+                           .num_tokens = num_tokens,
+                           .top_k = moe.top_k};
+  if (RunFew(exec, input, &gate, sorted, gate_up, residual)) return;
   const auto gate_of = [&](const float* x, const CudaFusion& norm) {
     gate.x = x, gate.norm = norm;
     return gate;
@@ -84,13 +91,7 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* 
   input->Give(exec, {}, [&](const float* x, const CudaFusion& norm) { return MoeGateFuses(exec, gate_of(x, norm)); },
               [&](const float* x, const CudaFusion& norm) { MoeGate(exec, gate_of(x, norm)); });
 
-  const MoePairs sorted = {.expert_begin = expert_begin,
-                           .token_rows = token_rows,
-                           .weights = pair_weights,
-                           .token_pairs = token_pairs,
-                           .num_tokens = num_tokens,
-                           .top_k = moe.top_k};
-  if (RunFew(exec, input, sorted, gate_up, residual)) return;
+  if (RunFew(exec, input, nullptr, sorted, gate_up, residual)) return;
   const int64_t width = 2 * moe.intermediate;
   MoePairParams pair = {.experts = {.pairs = sorted, .x = input->raw(), .x_stride = hidden, .weights = &gate_up_, .y = gate_up,
                                     .y_stride = moe.intermediate}};
@@ -124,13 +125,14 @@ void MoeLayer::Run(const ExecContext& exec, const ModelSpec& spec, NormedInput* 
   }
 }
 
-bool MoeLayer::RunFew(const ExecContext& exec, NormedInput* input, const MoePairs& sorted, float* h, float* residual) const {
+bool MoeLayer::RunFew(const ExecContext& exec, NormedInput* input, MoeGateParams* gate, const MoePairs& sorted, float* h, float* residual) const {
   if (!input->IsFew(exec) || (shared_ && (shared_->gate_up() == nullptr || shared_->down() == nullptr))) return false;
   MoeFewParams few = {.pairs = sorted, .x_stride = input->dim(), .up = &gate_up_, .down = &down_, .h = h, .residual = residual,
-                      .residual_stride = input->dim()};
+                      .residual_stride = input->dim(), .gate = gate};
   if (shared_) few.shared_up = shared_->gate_up(), few.shared_down = shared_->down();
   const auto fuses = [&](const float* x, const CudaFusion& norm) {
     few.x = x, few.norm = norm;
+    if (gate != nullptr) gate->x = x, gate->norm = norm;
     return MoeFewFuses(exec, few);
   };
   if (!fuses(input->raw(), {})) return false;  // where y lies changes nothing

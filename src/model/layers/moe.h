@@ -10,6 +10,8 @@
 
 namespace cachalot {
 
+struct MoeGateParams;
+
 class MoeLayer {
  public:
   static Result<MoeLayer> Build(WeightReader* reader, const ModelSpec& spec, int32_t layer);
@@ -23,8 +25,8 @@ class MoeLayer {
   static int64_t WorkspaceBytes(const ModelSpec& spec, int64_t max_tokens, int num_threads);
 
  private:
-  // All experts of few rows in a launch or two, where that can be. `h`: room for gate and up of every pair.
-  bool RunFew(const ExecContext& exec, NormedInput* input, const MoePairs& sorted, float* h, float* residual) const;
+  // All experts of few rows in a launch or two, where that can be; the router in it too (`gate`, or null). `h`: room for gate and up of every pair.
+  bool RunFew(const ExecContext& exec, NormedInput* input, MoeGateParams* gate, const MoePairs& sorted, float* h, float* residual) const;
   // Gate, up and SwiGLU of the experts (pair->experts) and of the shared expert in one launch, where that can be.
   bool PairUp(const ExecContext& exec, NormedInput* input, MoePairParams* pair, std::optional<FfnLayer::Activated>* shared) const;
 
