@@ -242,7 +242,7 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
   using Fours = CodeFours<kCode>;
   const int thread = static_cast<int>(threadIdx.x) % kAdderThreads, lane = thread % 32;
   sums->Finish(base.exponent, 1.0f / static_cast<float>(planes.rotation));
-  if (planes.rotation > 1) TurnBack<kCode>(lane, sums);
+  if (planes.rotation > 1) TurnBack(lane, sums->o);
   float m[2], l[2], inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
