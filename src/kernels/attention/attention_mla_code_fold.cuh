@@ -46,9 +46,9 @@ __device__ __noinline__ inline void WaitForCut(int32_t* arrivals, int pieces) {
       if (arrived >= pieces) break;
       if (clock64() - since > kMostClocks) __trap();  // a block that never came: a fault of ours
     }
-    if (atomicAdd(arrivals, 1) == 2 * pieces - 1) *arrivals = 0;
   }
   FoldersMeet();
+  if (threadIdx.x == 0 && atomicAdd(arrivals, 1) == 2 * pieces - 1) *arrivals = 0;
 }
 
 // A factor for each piece and head, and the inverse sums of the weights.

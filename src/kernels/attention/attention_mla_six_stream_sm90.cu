@@ -10,15 +10,16 @@
 #include "device/cuda/cuda_ops.h"
 #include "device/cuda/dependent_launch.cuh"
 #include "kernels/attention/attention_barrier.cuh"
-#include "kernels/attention/attention_latent_values.cuh"
-#include "kernels/attention/attention_mla_code_fold.cuh"
+#include "kernels/attention/attention_mla_operands.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_run.cuh"
+#include "kernels/attention/attention_six_fold.cuh"
 #include "kernels/attention/attention_six_tile.cuh"
 
 #ifndef SIX_TEAMS
 #define SIX_CLOCK(i)
 #define SIX_MODE 0
+#define SIX_NOCOPY 0
 #define SIX_TEAMS 2
 #define SIX_SLOTS 5
 #endif
@@ -35,23 +36,20 @@ constexpr int kRegisters = kTeams == 2 ? 168 : 128, kConsumerRegisters = kTeams 
 static_assert(kConsumers * kConsumerRegisters + 128 * kCopierRegisters <= kThreads * kRegisters);
 constexpr int kTurns = kTeams * kSlots;  // after which a slot is the same team's again: barriers of their own
 constexpr float kSlack = 8;              // by which a score may exceed what is taken for the largest, in units of log2
-static_assert(kConsumers >= kFoldThreads);
-
-// A team's sums on their way to the first.
-using Hand = float4[kSixTiles][kTeamThreads];
+static_assert(kConsumers >= kFoldThreads && kConsumers / 32 >= kCodeRows / 2);
 
 // All of the block's shared memory.
 struct Shared {
-  unsigned char slots[kSlots][kSixTileBytes];
   SharedSixQueries queries;
+  unsigned char slots[kSlots][kSixTileBytes];
   SixWeights weights[kTeams][2][4];
   union {
-    Hand hand;
-    CodeFoldMemory fold;
+    SixRows rows;  // queries on their way in, sums on their way out
+    SixFoldMemory fold;
   };
   float largest[kTeams][4][kCodeRows];  // of a team's warps
   uint32_t exponents[kTeams][4];
-  float team_m[kTeams][kCodeRows], warp_l[kTeams][4][kCodeRows];
+  float team_m[kTeams][kCodeRows], warp_l[kTeams][4][kCodeRows], sums_l[kCodeRows];
   uint64_t full[kTurns], empty[kTurns];
   CodeCut cuts[2];
 };
@@ -116,10 +114,10 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, const CodePlanes& p
         if (turn >= kSlots) WaitBarrier(SharedAddress(&shared.empty[(turn - kSlots) % kTurns]), (turn - kSlots) / kTurns & 1);
         const uint32_t barrier = SharedAddress(&shared.full[turn % kTurns]);
         const int begin = max(t0 / kRun, first_run), end = min(t0 / kRun + kSixRuns, last_run + 1);
-        if (lane == 0) ArriveExpecting(barrier, SIX_MODE == 1 ? 0u : static_cast<uint32_t>(end - begin) * kSixRunBytes);
+        if (lane == 0) ArriveExpecting(barrier, SIX_NOCOPY ? 0u : static_cast<uint32_t>(end - begin) * kSixRunBytes);
         __syncwarp();
         const int run = lane - i * kSixRuns;
-        if (SIX_MODE != 1 && run >= 0 && run < kSixRuns && t0 / kRun + run >= begin && t0 / kRun + run < end) {
+        if (!SIX_NOCOPY && run >= 0 && run < kSixRuns && t0 / kRun + run >= begin && t0 / kRun + run < end) {
           const uint32_t to = SharedAddress(shared.slots[turn % kSlots]) + static_cast<uint32_t>(run * kSixRunPitch);
           if (whole) {
             CopyBulk(to, from, kSixRunBytes, barrier);
@@ -135,117 +133,134 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, const CodePlanes& p
   }
 }
 
-// A team's softmax so far. Rows g and g + 8; scores before their rows' factors.
+// A team's softmax so far. Scores are before their heads' factors; heads 2 quad, the next one and both + 8: h.
 struct TeamState {
   SixSums sums;
-  float m[2];
-  float l[2];         // of this thread's tokens
+  float m[4];         // what is taken for the largest; -infinity: nothing was visible yet
+  float l[4];         // of this thread's tokens
+  float row_m[2];     // of heads g and g + 8
   uint32_t exponent;  // of scales, in BF16's place
 };
 
 struct TeamWarp {
   int team, warp, lane;
   SixPlaces at;
-  float starts[2][kSixGroups], factor[2], slack[2];
+  float factor[4], slack[4];
+  float row_factor[2];
 };
 
-// A tile at t0 in `slot`; `odd`: every other one of the team.
-__device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, uint32_t slot, int t0, const Piece& piece, int odd, TeamState* state) {
+// Another largest score, or scale, for all of the team; `most`: this lane's largest exponent.
+__device__ __forceinline__ void AgreeAnew(Shared& shared, const TeamWarp& own, const float (&s)[8], uint32_t most, TeamState* state) {
   const int lane = own.lane, g = lane / 4, quad = lane % 4;
-  float s[2][4];
-  uint32_t scales[2][2][2];
-  SixScores(slot, own.at, lane, shared.queries, own.starts, s, scales);
+#pragma unroll
+  for (int h = 0; h < 4; ++h) {
+    float largest = fmaxf(s[h / 2 * 4 + h % 2], s[h / 2 * 4 + h % 2 + 2]);
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
+    if (g == 0) shared.largest[own.team][own.warp][h / 2 * 8 + quad * 2 + h % 2] = largest;
+  }
+  most = __reduce_max_sync(kAllLanes, most);
+  if (lane == 0) shared.exponents[own.team][own.warp] = most;
+  MeetTeam(own.team);
+  uint32_t exponent = state->exponent;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) exponent = max(exponent, shared.exponents[own.team][w]);
+#pragma unroll
+  for (int h = 0; h < 4; ++h) {
+    float m = state->m[h];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) m = fmaxf(m, shared.largest[own.team][w][h / 2 * 8 + quad * 2 + h % 2]);
+    if (m != state->m[h]) state->l[h] *= Exp2((state->m[h] - m) * own.factor[h]);
+    state->m[h] = m;
+  }
+  const float unit = __uint_as_float(static_cast<uint32_t>(max(127 - (static_cast<int>(exponent - state->exponent) >> 7), 0)) << 23);
+  float by[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float m = state->row_m[r];
+#pragma unroll
+    for (int w = 0; w < 4; ++w) m = fmaxf(m, shared.largest[own.team][w][g + 8 * r]);
+    by[r] = (m == state->row_m[r] ? 1.0f : Exp2((state->row_m[r] - m) * own.row_factor[r])) * unit;
+    state->row_m[r] = m;
+  }
+  state->exponent = exponent;
+  state->sums.Scale(by);
+}
+
+// A tile at t0 in `slot`; `odd`: every other one of the team.
+__device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, uint32_t queries, uint32_t slot, int t0, const Piece& piece, int odd,
+                                           TeamState* state) {
+  const int lane = own.lane, g = lane / 4, quad = lane % 4;
+  float s[8];
+  uint32_t scales[2][2];
+  if (SIX_MODE != 6) {
+    SixScores(slot, own.at, lane, queries, s, scales);
+  } else {
+    for (int i = 0; i < 8; ++i) s[i] = static_cast<float>(lane);
+    for (int r = 0; r < 2; ++r) LoadShared(scales[r], slot + own.at.scales + static_cast<uint32_t>(r * 2 * kSixScaleRow));
+  }
+  uint32_t scale[2];  // of group `quad`, as an upper half
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const uint32_t word = quad < 2 ? scales[r][0] : scales[r][1];
+    scale[r] = quad % 2 == 0 ? word << 16 : word & 0xffff0000u;
+  }
   if (t0 < piece.begin || t0 + kSixTokens > piece.end) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int tile = i / 2, e = i % 2, n = 2 * quad + e;
-      const int t = t0 + SixRunOf(n) * kRun + SixTokenOf(own.warp, tile, n);
+    for (int r = 0; r < 2; ++r) {
+      const int t = t0 + SixRunOf(g) * kRun + SixTokenOf(own.warp, r, g);
       if (t >= piece.begin && t < piece.end) continue;
-      s[tile][e] = s[tile][2 + e] = -CUDART_INF_F;
-      scales[tile][e][0] = scales[tile][e][1] = 0;
+      scale[r] = 0;
+#pragma unroll
+      for (int j = 0; j < 8; j += 4) s[j + 2 * r] = s[j + 2 * r + 1] = -CUDART_INF_F;
     }
   }
-  uint32_t most = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) most = __vmaxu2(most, scales[i / 4][i / 2 % 2][i % 2]);
-  most = max(most >> 16, most & 0xffffu) & 0x7f80u;
+  const uint32_t most = max(scale[0], scale[1]) >> 16 & 0x7f80u;
   bool exceeds = most > state->exponent;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) exceeds |= s[i / 4][i % 4] > state->m[i % 4 / 2] + own.slack[i % 4 / 2];
+  for (int i = 0; i < 8; ++i) exceeds |= s[i] > state->m[i / 4 * 2 + i % 2] + own.slack[i / 4 * 2 + i % 2];
 
   SixWeights& weights = shared.weights[own.team][odd][own.warp];
-  float sum[2];
+  float sum[4];
   while (true) {
-    float p[2][4];
-    sum[0] = sum[1] = 0;
+    float p[8];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float start = state->m[r] == -CUDART_INF_F ? 0.0f : -state->m[r] * own.factor[r];
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-        for (int c = 2 * r; c < 2 * r + 2; ++c) {
-          p[tile][c] = Exp2(__fmaf_rn(s[tile][c], own.factor[r], start));
-          sum[r] += p[tile][c];
-        }
-      }
+    for (int i = 0; i < 8; ++i) {
+      const int h = i / 4 * 2 + i % 2;
+      p[i] = Exp2(__fmaf_rn(s[i], own.factor[h], state->m[h] == -CUDART_INF_F ? 0.0f : -state->m[h] * own.factor[h]));
     }
-    StoreWords4(SharedAddress(&weights.weights[lane]), Pack2(p[0][0], p[0][1], __half{}), Pack2(p[0][2], p[0][3], __half{}),
-                Pack2(p[1][0], p[1][1], __half{}), Pack2(p[1][2], p[1][3], __half{}));
-    if (g < kSixGroups) {
-      const float inverse = __uint_as_float((254u << 23) - (state->exponent << 16)) * kSixBoost;
-      float of[4];
+    uint32_t rounded[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) of[i] = ScaleOf(g < 2 ? scales[i / 2][i % 2][0] : scales[i / 2][i % 2][1], g % 2 != 0) * inverse;
-      StoreWords2(SharedAddress(&weights.factors[g][quad]), Pack2(of[0], of[1], __half{}), Pack2(of[2], of[3], __half{}));
+    for (int i = 0; i < 4; ++i) {
+      sum[i] = p[i / 2 * 4 + i % 2] + p[i / 2 * 4 + i % 2 + 2];
+      rounded[i] = Pack2(p[i % 2 * 4 + i / 2 * 2], p[i % 2 * 4 + i / 2 * 2 + 1], __half{});
     }
+    StoreMatrix4Transposed(SharedAddress(weights.weights) + static_cast<uint32_t>(lane * 16), rounded);
+    const float inverse = __uint_as_float((254u << 23) - (state->exponent << 16)) * kSixBoost;
+    const uint32_t to = SharedAddress(&weights.factors[quad][g / 2]) + static_cast<uint32_t>(g % 2 * 2);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) StoreHalfWord(to + static_cast<uint32_t>(4 * r), __float2half_rn(__uint_as_float(scale[r]) * inverse));
     if (!MeetTeam(own.team, exceeds)) break;
     exceeds = false;
-    float largest[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      largest[r] = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
-      largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 1));
-      largest[r] = fmaxf(largest[r], __shfl_xor_sync(kAllLanes, largest[r], 2));
-      if (quad == 0) shared.largest[own.team][own.warp][g + 8 * r] = largest[r];
-    }
-    most = __reduce_max_sync(kAllLanes, most);
-    if (lane == 0) shared.exponents[own.team][own.warp] = most;
-    MeetTeam(own.team);
-    uint32_t exponent = state->exponent;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) exponent = max(exponent, shared.exponents[own.team][w]);
-    const float unit = __uint_as_float(static_cast<uint32_t>(max(127 - (static_cast<int>(exponent - state->exponent) >> 7), 0)) << 23);
-    float by[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float m = state->m[r];
-#pragma unroll
-      for (int w = 0; w < 4; ++w) m = fmaxf(m, shared.largest[own.team][w][g + 8 * r]);
-      by[r] = m == state->m[r] ? 1.0f : Exp2((state->m[r] - m) * own.factor[r]);
-      state->l[r] *= by[r];
-      by[r] *= unit;
-      state->m[r] = m;
-    }
-    state->exponent = exponent;
-    state->sums.Scale(by);
+    AgreeAnew(shared, own, s, most, state);
   }
 #pragma unroll
-  for (int r = 0; r < 2; ++r) state->l[r] += sum[r];
+  for (int h = 0; h < 4; ++h) state->l[h] += sum[h];
   if (SIX_MODE != 3) AddSixTile(slot, own.at, lane, own.warp, shared.weights[own.team][odd], &state->sums);
 }
 
 // The teams' softmaxes of a piece become one: the output, or a partial result.
 __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, const Piece& piece,
                                          const TeamWarp& own, TeamState* state, Shared& shared) {
-  const int lane = own.lane, g = lane / 4, thread = static_cast<int>(threadIdx.x) % kTeamThreads;
+  const int lane = own.lane, g = lane / 4;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float l = state->l[r];
-    l += __shfl_xor_sync(kAllLanes, l, 1);
-    l += __shfl_xor_sync(kAllLanes, l, 2);
-    if (lane % 4 == 0) shared.warp_l[own.team][own.warp][g + 8 * r] = l;
-    if (lane % 4 == 0 && own.warp == 0) shared.team_m[own.team][g + 8 * r] = state->m[r];
+  for (int h = 0; h < 4; ++h) {
+    float l = state->l[h];
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kAllLanes, l, lanes);
+    const int head = h / 2 * 8 + lane % 4 * 2 + h % 2;
+    if (g == 0) shared.warp_l[own.team][own.warp][head] = l;
+    if (g == 0 && own.warp == 0) shared.team_m[own.team][head] = state->m[h];
   }
   ConsumersMeet();
   float m[2], l[2], by[2];
@@ -257,7 +272,7 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
 #pragma unroll
     for (int team = 0; team < kTeams; ++team) {
       const float team_m = shared.team_m[team][g + 8 * r];
-      const float weight = team_m == -CUDART_INF_F ? 0.0f : team_m == m[r] ? 1.0f : Exp2((team_m - m[r]) * own.factor[r]);
+      const float weight = team_m == -CUDART_INF_F ? 0.0f : team_m == m[r] ? 1.0f : Exp2((team_m - m[r]) * own.row_factor[r]);
       if (team == own.team) by[r] = weight / static_cast<float>(planes.rotation);
 #pragma unroll
       for (int w = 0; w < 4; ++w) l[r] = __fmaf_rn(shared.warp_l[team][w][g + 8 * r], weight, l[r]);
@@ -265,78 +280,86 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
   }
   auto& o = state->sums.o;
   state->sums.Finish(state->exponent, by);
-  for (int team = 1; team < kTeams; ++team) {
+  const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
+  if (own.team == 0 && own.warp == 0 && lane % 4 == 0) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      shared.sums_l[g + 8 * r] = l[r];
+      if (!piece.whole) s.partial_stats[partial * kMlaHeads + g + 8 * r] = {m[r] * own.row_factor[r], l[r]};
+    }
+  }
+#pragma unroll 1
+  for (int team = 0; team < kTeams; ++team) {
     if (own.team == team) {
 #pragma unroll
-      for (int j = 0; j < kSixTiles; ++j) shared.hand[j][thread] = {o[j][0], o[j][1], o[j][2], o[j][3]};
-    }
-    ConsumersMeet();
-    if (own.team == 0) {
+      for (int j = 0; j < kSixTiles; j += 4) {
 #pragma unroll
-      for (int j = 0; j < kSixTiles; ++j) {
-        const float4 more = shared.hand[j][thread];
-        o[j][0] += more.x, o[j][1] += more.y, o[j][2] += more.z, o[j][3] += more.w;
+        for (int c = 0; c < 4; ++c) {
+          const int column = own.warp * kSixColumns + SixColumnOf(lane % 4 * 2 + c % 2, j);
+          float4& four = shared.rows.fours[SixRows::At(g + c / 2 * 8, column / 4)];
+          float4 sum = {0, 0, 0, 0};
+          if (team > 0) sum = four;
+          four = {sum.x + o[j][c], sum.y + o[j + 1][c], sum.z + o[j + 2][c], sum.w + o[j + 3][c]};
+        }
       }
     }
-    if (team + 1 < kTeams) ConsumersMeet();
+    ConsumersMeet();
   }
-  if (own.team != 0) return;
-  if (planes.rotation > 1) TurnBack(lane, o);
-  const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
-  float4* to = reinterpret_cast<float4*>(s.partial_out + partial * kMlaSums) + thread;
-#pragma unroll
-  for (int i = 0; i < SixFours::kOfThread; ++i) {
-    const int j = i / 4 * 4, c = i % 4;  // 2 r + e
-    const float4 four = {o[j][c], o[j + 1][c], o[j + 2][c], o[j + 3][c]};
+  const int warp = own.team * 4 + own.warp;
+  float4* to = reinterpret_cast<float4*>(s.partial_out + partial * kMlaSums);
+#pragma unroll 2
+  for (int i = warp; i < kCodeRows * kSixGroups; i += kConsumers / 32) {
+    const int row = i / kSixGroups, four = i * 32 + lane;
+    float4 sum = shared.rows.fours[SixRows::At(row, four % SixRows::kFours)];
+    if (planes.rotation > 1) RotateFour(&sum);
     if (piece.whole) {
-      SixFours::Write(p, piece.seq.q_begin, s.group, i * kTeamThreads + thread, four, 1.0f / l[c / 2]);
+      WriteSixFour(p, piece.seq.q_begin, s.group, four, sum, 1.0f / shared.sums_l[row]);
     } else {
-      to[i * kTeamThreads] = four;
+      to[four] = sum;
     }
   }
-  if (piece.whole) return;
-  if (own.warp == 0 && lane % 4 == 0) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) s.partial_stats[partial * kMlaHeads + g + 8 * r] = {m[r] * own.factor[r], l[r]};
-  }
-  MeetTeam(0);
-  if (threadIdx.x == 0) AddCut(s, piece, shared.cuts);
+  ConsumersMeet();  // what is in the rows has been read, and all is written
+  if (!piece.whole && threadIdx.x == 0) AddCut(s, piece, shared.cuts);
 }
 
 __device__ __forceinline__ void AttendShare(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, Walk walk, bool aligned,
                                             Shared& shared) {
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   TeamWarp own = {warp / 4, warp % 4, lane, SixPlaces(lane, warp % 4), {}, {}, {}};
+  const uint32_t queries = SharedAddress(&shared.queries);
   uint32_t taken = 0;  // tiles of the block before the piece
+  // Of the team's next tile.
+  uint32_t turn = static_cast<uint32_t>(own.team), slot = turn, parity = 0;
   int odd = 0;
   Piece piece;
   WaitForEarlierKernels();
   SIX_CLOCK(1);
   while (walk.Next(&piece)) {
-#pragma unroll 1
-    for (int r = warp; r < kCodeRows; r += kConsumers / 32) StoreSixRow(p, planes, RowOfTile(piece.seq, r, s.group, 0), r, aligned, &shared.queries);
+    if (warp < kCodeRows / 2) StoreSixRows(p, planes, piece.seq.q_begin, s.group, warp, aligned, &shared.rows, &shared.queries);
+    FenceForWgmma();
     ConsumersMeet();
     TeamState state;
     state.sums.Clear();
     state.exponent = kLeastSixScale;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = lane / 4 + 8 * r;
-      state.m[r] = -CUDART_INF_F, state.l[r] = 0;
-      own.factor[r] = shared.queries.factors[row];
-      own.slack[r] = fminf(kSlack / own.factor[r], FLT_MAX);  // of no number: not one
-#pragma unroll
-      for (int group = 0; group < kSixGroups; ++group) own.starts[r][group] = shared.queries.starts[row][group];
+    for (int h = 0; h < 4; ++h) {
+      state.m[h] = -CUDART_INF_F, state.l[h] = 0;
+      own.factor[h] = shared.queries.factors[h / 2 * 8 + lane % 4 * 2 + h % 2];
+      own.slack[h] = fminf(kSlack / own.factor[h], FLT_MAX);  // of no number: not one
     }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) state.row_m[r] = -CUDART_INF_F, own.row_factor[r] = shared.queries.factors[lane / 4 + 8 * r];
     const Tiles tiles(piece);
     SIX_CLOCK(2);
 #pragma unroll 1
     for (int i = static_cast<int>((own.team + kTeams - taken % kTeams) % kTeams); i < tiles.count; i += kTeams, odd ^= 1) {
-      const uint32_t turn = taken + static_cast<uint32_t>(i);
-      WaitBarrier(SharedAddress(&shared.full[turn % kTurns]), turn / kTurns & 1);
+      WaitBarrier(SharedAddress(&shared.full[turn]), parity);
       if (i < kTeams) SIX_CLOCK(3);
-      if (SIX_MODE != 2) AttendTile(shared, own, SharedAddress(shared.slots[turn % kSlots]), tiles.first + i * kSixTokens, piece, odd, &state);
-      Arrive(SharedAddress(&shared.empty[turn % kTurns]));
+      if (SIX_MODE != 2) AttendTile(shared, own, queries, SharedAddress(shared.slots[slot]), tiles.first + i * kSixTokens, piece, odd, &state);
+      Arrive(SharedAddress(&shared.empty[turn]));
+      turn += kTeams, slot += kTeams;
+      if (slot >= kSlots) slot -= kSlots;
+      if (turn >= kTurns) turn -= kTurns, parity ^= 1;
     }
     taken += static_cast<uint32_t>(tiles.count);
     SIX_CLOCK(4);
@@ -374,7 +397,7 @@ __global__ __maxnreg__(kRegisters) void MlaSixStreamKernel(const __grid_constant
   if (threadIdx.x < kFoldThreads) {
 #pragma unroll 1
     for (const CodeCut& cut : shared.cuts) {
-      if (cut.last >= 0) FoldCut<SixFours>(p, s, cut, &shared.fold);
+      if (cut.last >= 0) FoldSixCut(p, s, cut, &shared.fold);
     }
   }
   SIX_CLOCK(6);

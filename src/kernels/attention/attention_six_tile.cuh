@@ -3,104 +3,127 @@
 
 #include "kernels/attention/attention_mla_stream.cuh"
 #include "kernels/attention/attention_six_queries.cuh"
+#include "kernels/attention/attention_wgmma.cuh"
 
 namespace cachalot {
 
 inline constexpr uint32_t kLeastSixScale = 16 << 7;  // a scale's exponent, in BF16's place; below those of scales that are not 0
 inline constexpr float kSixBoost = 64.0f;            // largest factor of a weight, but for a factor of two
 
-__device__ __forceinline__ void StoreWords2(uint32_t to, uint32_t a, uint32_t b) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};\n" ::"r"(to), "r"(a), "r"(b) : "memory");
-}
-__device__ __forceinline__ void StoreWords4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+__device__ __forceinline__ void StoreHalfWord(uint32_t to, __half value) {
+  asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(to), "h"(__half_as_ushort(value)) : "memory");
 }
 
 // What a warp makes of its tokens for all four.
 struct SixWeights {
-  uint4 weights[32];                    // operand A of the weighted sums, F16
-  uint2 factors[kSixGroups][4];         // F16: scales of a quad's tokens, in the state's unit
+  unsigned char weights[512];    // F16, four matrices of 8 heads and 8 tokens: [tile of eight][half of the heads][head][token]
+  uint2 factors[kSixGroups][4];  // F16: scales of tokens 2 quad and 2 quad + 1 of both tiles of eight, in the state's unit
 };
+
+// What is the same for all tiles.
+__device__ __forceinline__ uint32_t Kept(int value) {
+  auto kept = static_cast<uint32_t>(value);
+  asm volatile("" : "+r"(kept));  // not worked out again
+  return kept;
+}
 
 // Where a lane finds its things of a tile.
 struct SixPlaces {
-  uint32_t main, high, exact;           // of its token, as keys, of the first of the warp's tiles of eight
-  uint32_t scales[2];                   // of tokens 2 quad and 2 quad + 1 of that
+  uint32_t main, high, exact, scales;     // of its token, as keys, of the first of the warp's tiles of eight
   uint32_t value_main[2], value_high[2];  // of the first two of its four tokens of the first step, as values
   uint32_t top_shift;
 
   __device__ __forceinline__ SixPlaces(int lane, int warp) {
     const int g = lane / 4, quad = lane % 4;
     const int run = SixRunOf(g) * kSixRunPitch, token = SixTokenOf(warp, 0, g);
-    main = static_cast<uint32_t>(run + token * kSixMainRow + quad * 16);
-    high = static_cast<uint32_t>(run + kSixHigh + token * kSixHighRow + quad * 8);
-    exact = static_cast<uint32_t>(run + kSixExact + token * kSixExactRow + quad * 16);
+    main = Kept(run + token * kSixMainRow + quad * 16);
+    high = Kept(run + kSixHigh + token * kSixHighRow + quad * 8);
+    exact = Kept(run + kSixExact + token * kSixExactRow + quad * 16);
+    scales = Kept(run + kSixScales + token * kSixScaleRow);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int n = 2 * quad + e, of_run = SixRunOf(n) * kSixRunPitch;
-      scales[e] = static_cast<uint32_t>(of_run + kSixScales + SixTokenOf(warp, 0, n) * kSixScaleRow);
-      value_main[e] = static_cast<uint32_t>(of_run + SixTokenOf(0, 0, n) * kSixMainRow + warp * (kSixColumns / 2) + g * 8);
-      value_high[e] = static_cast<uint32_t>(of_run + kSixHigh + SixTokenOf(0, 0, n) * kSixHighRow + warp * (kSixColumns / 4) + g / 2 * 8);
+      value_main[e] = Kept(of_run + SixTokenOf(0, 0, n) * kSixMainRow + warp * (kSixColumns / 2) + g * 8);
+      value_high[e] = Kept(of_run + kSixHigh + SixTokenOf(0, 0, n) * kSixHighRow + warp * (kSixColumns / 4) + g / 2 * 8);
     }
-    top_shift = static_cast<uint32_t>(g % 2 * 2);
+    top_shift = Kept(g % 2 * 2);
   }
 };
 
-// Scores of a warp's 16 tokens, without their rows' factors: rows g and g + 8 in s[tile][2 r + e], columns 2 quad + e of each tile.
-// scales[tile][e]: of those tokens.
-__device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, int lane, const SharedSixQueries& q, const float (&starts)[2][kSixGroups],
-                                          float (&s)[2][4], uint32_t (&scales)[2][2][2]) {
-  uint32_t exact[2][2][4];
+// D [64, 16] (+)= A [64, 32] B [16, 32]^T of bytes, A without and B with a sign.
+__device__ __forceinline__ void MultiplyCodes(int (&d)[8], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, bool keep) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p;\n}\n"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(int{keep})
+      : "memory");
+}
+
+// Scores of a warp's 16 tokens, without their heads' factors: of token g of tile r of eight and head 8 j + 2 quad + e in s[4 j + 2 r + e].
+// scales[r]: of that token.
+__device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, int lane, uint32_t queries, float (&s)[8], uint32_t (&scales)[2][2]) {
+  uint32_t exact[2][2][4], pair[2][1];
 #pragma unroll
-  for (int tile = 0; tile < 2; ++tile) {
+  for (int r = 0; r < 2; ++r) {
+    const uint32_t of = slot + static_cast<uint32_t>(r * 2 * kSixScaleRow);
+    LoadShared(scales[r], of + at.scales);
+    LoadShared(pair[r], of + at.scales + static_cast<uint32_t>(lane % 2 * 4));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) LoadShared(exact[tile][half], slot + at.exact + static_cast<uint32_t>(tile * 2 * kSixExactRow + half * 64));
-#pragma unroll
-    for (float& score : s[tile]) score = 0;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) LoadShared(scales[tile][e], slot + at.scales[e] + static_cast<uint32_t>(tile * 2 * kSixScaleRow));
+    for (int half = 0; half < 2; ++half) LoadShared(exact[r][half], slot + at.exact + static_cast<uint32_t>(r * 2 * kSixExactRow + half * 64));
   }
+  const uint64_t codes = ColumnsDescriptor(queries);
+  constexpr uint32_t kPanel = kCodeRows * 128;
+  const uint32_t ends[4] = {pair[0][0], pair[1][0], pair[0][0], pair[1][0]};
+  WgmmaBegin();
+  Wgmma<__nv_bfloat16, 16, false>::MmaRegisters(s, ends, Further(codes, (kSixGroups + 2) * kPanel), false);
 #pragma unroll
   for (int step = 0; step < kExactDim / 16; ++step) {
+    const int w = step % 2 * 2;
+    const uint32_t a[4] = {exact[0][step / 2][w], exact[1][step / 2][w], exact[0][step / 2][w + 1], exact[1][step / 2][w + 1]};
 #pragma unroll
     for (int rest = 1; rest >= 0; --rest) {
-      const uint4 four = q.exact[step][rest][lane];
-      const uint32_t a[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const uint32_t* b = &exact[tile][step / 2][step % 2 * 2];
-        Mma(s[tile], a, b[0], b[1], __nv_bfloat16{});
-      }
+      Wgmma<__nv_bfloat16, 16, false>::MmaRegisters(s, a, Further(codes, (kSixGroups + static_cast<uint32_t>(rest)) * kPanel + static_cast<uint32_t>(step * 32)), true);
     }
   }
+  WgmmaCommit();
+  int sum[kSixGroups][8];
+  // While a group is multiplied, the one before is added.
+  const auto add = [&](int group) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      asm volatile("" : "+r"(sum[group][i]), "+f"(s[i])::"memory");
+      s[i] = __fmaf_rn(__int2float_rn(sum[group][i]), ScaleOf(scales[i / 2 % 2][group / 2], group % 2 != 0), s[i]);
+    }
+  };
 #pragma unroll
   for (int group = 0; group < kSixGroups; ++group) {
-    uint32_t main[2][4], top[2][2][2];
-    int sum[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+    OperandB taken[2][kSixSteps];
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      uint32_t high[2];
-      LoadShared(main[tile], slot + at.main + static_cast<uint32_t>(tile * 2 * kSixMainRow + group * 64));
-      LoadShared(high, slot + at.high + static_cast<uint32_t>(tile * 2 * kSixHighRow + group * 32));
+    for (int r = 0; r < 2; ++r) {
+      uint32_t main[4], high[2];
+      LoadShared(main, slot + at.main + static_cast<uint32_t>(r * 2 * kSixMainRow + group * 64));
+      LoadShared(high, slot + at.high + static_cast<uint32_t>(r * 2 * kSixHighRow + group * 32));
 #pragma unroll
-      for (int i = 0; i < 2; ++i) top[tile][i][0] = SixTop(high[0], i), top[tile][i][1] = SixTop(high[1], i);
-    }
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      const uint4 four = q.words[(group * 4 + w) * 32 + lane];
-      const uint32_t a[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) MmaBytes<false>(sum[tile], a, SixCodes(main[tile][w], top[tile][w / 2][w % 2]));
-    }
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float scale = ScaleOf(scales[tile][c % 2][group / 2], group % 2 != 0);
-        s[tile][c] = __fmaf_rn(__int2float_rn(sum[tile][c]) + starts[c / 2][group], scale, s[tile][c]);
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t top[2] = {SixTop(high[0], i), SixTop(high[1], i)};
+        taken[r][2 * i] = SixCodes(main[2 * i], top[0]);
+        taken[r][2 * i + 1] = SixCodes(main[2 * i + 1], top[1]);
       }
     }
+    WgmmaBegin();
+#pragma unroll
+    for (int w = 0; w < kSixSteps; ++w) {
+      MultiplyCodes(sum[group], taken[0][w].low, taken[1][w].low, taken[0][w].high, taken[1][w].high,
+                    Further(codes, static_cast<uint32_t>(group) * kPanel + static_cast<uint32_t>(w * 32)), w > 0);
+    }
+    WgmmaCommit();
+    if (group == 0) continue;
+    WgmmaWait<1>();
+    add(group - 1);
   }
+  WgmmaWait<0>();
+  add(kSixGroups - 1);
 }
 
 // Weighted sums of a part's columns: rows g and g + 8, column 2 quad + e of tile j in o[j][2 r + e].
@@ -142,7 +165,8 @@ __device__ __forceinline__ void AddSixTile(uint32_t slot, const SixPlaces& at, i
   constexpr uint32_t kOnes = 0x3c003c00u;
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    const uint4 four = weights[step].weights[lane];
+    uint32_t four[4];
+    LoadMatrix4(four, SharedAddress(weights[step].weights) + static_cast<uint32_t>(lane * 16));
     const uint2 factors = weights[step].factors[part][lane % 4];
     uint32_t main[4][2], top[4][2];
 #pragma unroll
@@ -154,7 +178,7 @@ __device__ __forceinline__ void AddSixTile(uint32_t slot, const SixPlaces& at, i
       top[i][0] = (high[0] >> at.top_shift) & 0x33333333u;
       top[i][1] = (high[1] >> at.top_shift) & 0x33333333u;
     }
-    const uint32_t a[4] = {Scale2(four.x, factors.x), Scale2(four.y, factors.x), Scale2(four.z, factors.y), Scale2(four.w, factors.y)};
+    const uint32_t a[4] = {Scale2(four[0], factors.x), Scale2(four[1], factors.x), Scale2(four[2], factors.y), Scale2(four[3], factors.y)};
     Mma(sums->offset, a, kOnes, kOnes, __half{});
 #pragma unroll
     for (int w = 0; w < 2; ++w) {
@@ -169,23 +193,5 @@ __device__ __forceinline__ void AddSixTile(uint32_t slot, const SixPlaces& at, i
     }
   }
 }
-
-// A group of four sums is of one head, of columns that lie side by side.
-struct SixFours {
-  static constexpr int kThreads = kSixGroups * 32;
-  static constexpr int kOfThread = kMlaSums / 4 / kThreads;
-
-  static __device__ __forceinline__ int HeadOf(int four) { return four % 32 / 4 + four / kThreads / 2 % 2 * 8; }
-  static __device__ __forceinline__ void Write(const AttentionParams& p, int64_t row, int heads, int four, const float4& sums, float inverse) {
-    const int head = HeadOf(four), i = four / kThreads, thread = four % kThreads;
-    if (head >= heads) return;
-    const int column = thread / 32 * kSixColumns + SixColumnOf(thread % 4 * 2 + i % 2, i / 4 * 4);
-    float* to = p.out + row * p.out_token_stride + head * p.out_head_stride + column;
-    const float* mean = p.kv.key_mean == nullptr ? nullptr : p.kv.key_mean + column;
-    const float values[4] = {sums.x, sums.y, sums.z, sums.w};
-#pragma unroll
-    for (int c = 0; c < 4; ++c) to[c] = __fmaf_rn(values[c], inverse, mean == nullptr ? 0.0f : mean[c]);
-  }
-};
 
 }  // namespace cachalot

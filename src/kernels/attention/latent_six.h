@@ -3,7 +3,8 @@
 //
 // A tile is four runs of 16 tokens, each as it lies in a cache of blocks of 16: main plane, high plane, scales (of 128 columns), exact part; 32
 // bytes further in the banks than the one before. Four warps share it. As keys: warp w has tokens 4 w .. 4 w + 3 of each run, in the order
-// PlaceOf, lane (g, quad) of each of its two tiles of eight tokens token g's unit `quad` of each group of scales (mma.m16n8k32, the latents are B).
+// SixTokenOf, lane (g, quad) of each of its two tiles of eight tokens token g's unit `quad` of each group of scales (wgmma.m64n16k32, the latents are
+// A, rows g and g + 8 of the warp).
 // As values: warp w has the columns of group w; step s of four are the tokens that warp s has scored; lane (g, quad) has half a unit of four tokens,
 // of which byte j is column g of tile j (mma.m16n8k16 of F16, the latents are B).
 #pragma once
@@ -17,7 +18,7 @@ inline constexpr int kSixRuns = kSixTokens / kRunTokens;
 inline constexpr int kSixGroups = 4;  // of scales; each also the part of a warp
 inline constexpr int kSixColumns = 128;
 inline constexpr int kSixTiles = kSixColumns / 8;
-inline constexpr int kSixSteps = 16;  // of mma over a key
+inline constexpr int kSixSteps = 4;  // of wgmma over a group
 inline constexpr int kSixBias = 32;
 
 // A run in shared memory.
@@ -34,10 +35,13 @@ inline constexpr int kSixTileBytes = kSixRuns * kSixRunPitch;
 CACHALOT_BOTH int SixRunOf(int n) { return n / 2 % 2 + 2 * ((n ^ n / 4) % 2); }
 CACHALOT_BOTH int SixTokenOf(int warp, int tile, int n) { return 4 * warp + 2 * tile + n / 4; }  // in its run
 
-// Which word of a query (QueryWord) begins with value `value`, the first of four.
-CACHALOT_BOTH int SixQuadOf(int value) { return value / kKvUnit % 4; }
-CACHALOT_BOTH int SixStepOf(int value) { return value / kSixColumns * 4 + value % 16 / 4; }
-CACHALOT_BOTH int SixHalfOf(int value) { return value % kKvUnit / 16; }
+// Of a query: which step of which group has value `value`, the first of four, at which of a step's 32 places.
+CACHALOT_BOTH int SixGroupOf(int value) { return value / kSixColumns; }
+CACHALOT_BOTH int SixStepOf(int value) { return value % 16 / 4; }
+CACHALOT_BOTH int SixPlaceOf(int value) { return value % kKvUnit / 16 * 16 + value / kKvUnit % 4 * 4; }
+// Of the exact part, of 16 places a step.
+CACHALOT_BOTH int SixExactStepOf(int value) { return value / 32 * 2 + value % 8 / 4; }
+CACHALOT_BOTH int SixExactPlaceOf(int value) { return value % 4 / 2 * 8 + value % 32 / 8 * 2 + value % 2; }
 
 // Column g of tile j of a part; of four tiles from a multiple of four on, columns lie side by side.
 CACHALOT_BOTH int SixColumnOf(int g, int j) { return g / 2 * kKvUnit + g % 2 * 8 + j / 8 * 4 + j / 4 % 2 * 16 + j % 4; }
@@ -48,6 +52,12 @@ CACHALOT_BOTH uint32_t SixJoin(uint32_t a, uint32_t b) { return b ^ ((a ^ b) & 0
 // byte, high ones' in bits 4 and 5, no others.
 CACHALOT_BOTH OperandB SixCodes(uint32_t main, uint32_t top) { return {SixJoin(main, top << 4), SixJoin(main >> 4, top)}; }
 // Of words 2 i and 2 i + 1 of a unit from its high plane's word 0 or 1.
-CACHALOT_BOTH uint32_t SixTop(uint32_t high, int i) { return (high >> (2 * i)) & 0x33333333u; }
+CACHALOT_BOTH uint32_t SixTop(uint32_t high, int i) {
+  uint32_t top = (high >> (2 * i)) & 0x33333333u;
+#ifdef __CUDA_ARCH__
+  asm("" : "+r"(top));  // the compiler would mask each half by itself
+#endif
+  return top;
+}
 
 }  // namespace cachalot
