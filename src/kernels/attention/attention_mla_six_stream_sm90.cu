@@ -21,7 +21,7 @@
 #define SIX_MODE 0
 #define SIX_NOCOPY 0
 #define SIX_TEAMS 2
-#define SIX_SLOTS 5
+#define SIX_SLOTS 4
 #endif
 
 namespace cachalot {
@@ -32,7 +32,7 @@ constexpr int kTeamThreads = kSixGroups * 32;
 constexpr int kConsumers = kTeams * kTeamThreads;
 constexpr int kThreads = kConsumers + 128;  // of the last warpgroup one warp copies
 // Of a thread: at the start, and then by what the warps do.
-constexpr int kRegisters = kTeams == 2 ? 168 : 128, kConsumerRegisters = kTeams == 2 ? 224 : 144, kCopierRegisters = 56;
+constexpr int kRegisters = kTeams == 2 ? 168 : 128, kConsumerRegisters = kTeams == 2 ? 224 : 160, kCopierRegisters = kTeams == 2 ? 56 : 32;
 static_assert(kConsumers * kConsumerRegisters + 128 * kCopierRegisters <= kThreads * kRegisters);
 constexpr int kTurns = kTeams * kSlots;  // after which a slot is the same team's again: barriers of their own
 constexpr float kSlack = 8;              // by which a score may exceed what is taken for the largest, in units of log2
@@ -42,15 +42,16 @@ static_assert(kConsumers >= kFoldThreads && kConsumers / 32 >= kCodeRows / 2);
 struct Shared {
   SharedSixQueries queries;
   unsigned char slots[kSlots][kSixTileBytes];
-  SixWeights weights[kTeams][2][4];
+  SixWeights weights[kTeams][4];
   union {
-    SixRows rows;  // queries on their way in, sums on their way out
+    unsigned char bytes[kTeams][kSixTokens * kSixBytesRow];
+    SixRows rows;  // between pieces: queries on their way in, sums on their way out
     SixFoldMemory fold;
   };
   float largest[kTeams][4][kCodeRows];  // of a team's warps
   uint32_t exponents[kTeams][4];
   float team_m[kTeams][kCodeRows], warp_l[kTeams][4][kCodeRows], sums_l[kCodeRows];
-  uint64_t full[kTurns], empty[kTurns];
+  uint64_t full[kTurns], empty[kTurns], drained[kTeams];  // drained: of a team's bytes
   CodeCut cuts[2];
 };
 
@@ -137,6 +138,8 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, const CodePlanes& p
 struct TeamState {
   SixSums sums;
   float m[4];         // what is taken for the largest; -infinity: nothing was visible yet
+  float start[4];     // minus that in units of log2, or 0
+  float limit[4];     // which none may exceed
   float l[4];         // of this thread's tokens
   float row_m[2];     // of heads g and g + 8
   uint32_t exponent;  // of scales, in BF16's place
@@ -172,6 +175,8 @@ __device__ __forceinline__ void AgreeAnew(Shared& shared, const TeamWarp& own, c
     for (int w = 0; w < 4; ++w) m = fmaxf(m, shared.largest[own.team][w][h / 2 * 8 + quad * 2 + h % 2]);
     if (m != state->m[h]) state->l[h] *= Exp2((state->m[h] - m) * own.factor[h]);
     state->m[h] = m;
+    state->start[h] = m == -CUDART_INF_F ? 0.0f : -m * own.factor[h];
+    state->limit[h] = m + own.slack[h];
   }
   const float unit = __uint_as_float(static_cast<uint32_t>(max(127 - (static_cast<int>(exponent - state->exponent) >> 7), 0)) << 23);
   float by[2];
@@ -188,17 +193,14 @@ __device__ __forceinline__ void AgreeAnew(Shared& shared, const TeamWarp& own, c
 }
 
 // A tile at t0 in `slot`; `odd`: every other one of the team.
-__device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, uint32_t queries, uint32_t slot, int t0, const Piece& piece, int odd,
-                                           TeamState* state) {
+__device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, uint32_t queries, uint32_t slot, uint32_t empty, int t0, const Piece& piece,
+                                           int odd, TeamState* state) {
   const int lane = own.lane, g = lane / 4, quad = lane % 4;
   float s[8];
   uint32_t scales[2][2];
-  if (SIX_MODE != 6) {
-    SixScores(slot, own.at, lane, queries, s, scales);
-  } else {
-    for (int i = 0; i < 8; ++i) s[i] = static_cast<float>(lane);
-    for (int r = 0; r < 2; ++r) LoadShared(scales[r], slot + own.at.scales + static_cast<uint32_t>(r * 2 * kSixScaleRow));
-  }
+  const uint32_t bytes = SharedAddress(shared.bytes[own.team]), drained = SharedAddress(&shared.drained[own.team]);
+  SixScores(slot, own.at, lane, queries, bytes, [&] { WaitBarrier(drained, odd ^ 1); }, s, scales);
+  Arrive(empty);
   uint32_t scale[2];  // of group `quad`, as an upper half
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -218,16 +220,16 @@ __device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, 
   const uint32_t most = max(scale[0], scale[1]) >> 16 & 0x7f80u;
   bool exceeds = most > state->exponent;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) exceeds |= s[i] > state->m[i / 4 * 2 + i % 2] + own.slack[i / 4 * 2 + i % 2];
+  for (int i = 0; i < 8; ++i) exceeds |= s[i] > state->limit[i / 4 * 2 + i % 2];
 
-  SixWeights& weights = shared.weights[own.team][odd][own.warp];
+  SixWeights& weights = shared.weights[own.team][own.warp];
   float sum[4];
   while (true) {
     float p[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int h = i / 4 * 2 + i % 2;
-      p[i] = Exp2(__fmaf_rn(s[i], own.factor[h], state->m[h] == -CUDART_INF_F ? 0.0f : -state->m[h] * own.factor[h]));
+      p[i] = Exp2(__fmaf_rn(s[i], own.factor[h], state->start[h]));
     }
     uint32_t rounded[4];
 #pragma unroll
@@ -246,7 +248,8 @@ __device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, 
   }
 #pragma unroll
   for (int h = 0; h < 4; ++h) state->l[h] += sum[h];
-  if (SIX_MODE != 3) AddSixTile(slot, own.at, lane, own.warp, shared.weights[own.team][odd], &state->sums);
+  if (SIX_MODE != 3) AddSixTile(bytes, own.at, lane, own.warp, shared.weights[own.team], &state->sums);
+  Arrive(drained);
 }
 
 // The teams' softmaxes of a piece become one: the output, or a partial result.
@@ -263,6 +266,7 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
     if (g == 0 && own.warp == 0) shared.team_m[own.team][head] = state->m[h];
   }
   ConsumersMeet();
+  SIX_CLOCK(7);
   float m[2], l[2], by[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -305,9 +309,10 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
     }
     ConsumersMeet();
   }
+  SIX_CLOCK(8);
   const int warp = own.team * 4 + own.warp;
   float4* to = reinterpret_cast<float4*>(s.partial_out + partial * kMlaSums);
-#pragma unroll 2
+#pragma unroll 4
   for (int i = warp; i < kCodeRows * kSixGroups; i += kConsumers / 32) {
     const int row = i / kSixGroups, four = i * 32 + lane;
     float4 sum = shared.rows.fours[SixRows::At(row, four % SixRows::kFours)];
@@ -319,6 +324,7 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
     }
   }
   ConsumersMeet();  // what is in the rows has been read, and all is written
+  SIX_CLOCK(9);
   if (!piece.whole && threadIdx.x == 0) AddCut(s, piece, shared.cuts);
 }
 
@@ -343,9 +349,9 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Code
     state.exponent = kLeastSixScale;
 #pragma unroll
     for (int h = 0; h < 4; ++h) {
-      state.m[h] = -CUDART_INF_F, state.l[h] = 0;
+      state.m[h] = state.limit[h] = -CUDART_INF_F, state.l[h] = state.start[h] = 0;
       own.factor[h] = shared.queries.factors[h / 2 * 8 + lane % 4 * 2 + h % 2];
-      own.slack[h] = fminf(kSlack / own.factor[h], FLT_MAX);  // of no number: not one
+      own.slack[h] = fminf(__fdividef(kSlack, own.factor[h]), FLT_MAX);  // of no number: not one
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) state.row_m[r] = -CUDART_INF_F, own.row_factor[r] = shared.queries.factors[lane / 4 + 8 * r];
@@ -355,8 +361,7 @@ __device__ __forceinline__ void AttendShare(const AttentionParams& p, const Code
     for (int i = static_cast<int>((own.team + kTeams - taken % kTeams) % kTeams); i < tiles.count; i += kTeams, odd ^= 1) {
       WaitBarrier(SharedAddress(&shared.full[turn]), parity);
       if (i < kTeams) SIX_CLOCK(3);
-      if (SIX_MODE != 2) AttendTile(shared, own, queries, SharedAddress(shared.slots[slot]), tiles.first + i * kSixTokens, piece, odd, &state);
-      Arrive(SharedAddress(&shared.empty[turn]));
+      AttendTile(shared, own, queries, SharedAddress(shared.slots[slot]), SharedAddress(&shared.empty[turn]), tiles.first + i * kSixTokens, piece, odd, &state);
       turn += kTeams, slot += kTeams;
       if (slot >= kSlots) slot -= kSlots;
       if (turn >= kTurns) turn -= kTurns, parity ^= 1;
@@ -381,7 +386,8 @@ __global__ __maxnreg__(kRegisters) void MlaSixStreamKernel(const __grid_constant
       InitBarrier(SharedAddress(&shared.full[i]), 1);
       InitBarrier(SharedAddress(&shared.empty[i]), kTeamThreads);
     }
-    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+    for (int team = 0; team < kTeams; ++team) InitBarrier(SharedAddress(&shared.drained[team]), kTeamThreads);
+    FenceForWgmma();
   }
   PrefetchUpcoming(p);
   const Walk walk(s, spans);

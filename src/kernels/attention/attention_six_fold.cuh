@@ -37,6 +37,9 @@ __device__ __forceinline__ void FoldSixCut(const AttentionParams& p, const Atten
   // A block's second partial result is of a sequence that begins in it.
   const auto partial = [&](int piece) { return 2 * int64_t{cut.first + piece} + (piece == 0 ? 1 : 0); };
   WaitForCut(s.arrivals + cut.first, pieces);
+#ifdef SIX_CLOCKED
+  SIX_CLOCK(10);
+#endif
 
   float4 parts[kAhead];
   const auto load = [&](int four, int piece) {

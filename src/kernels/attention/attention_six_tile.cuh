@@ -10,6 +10,9 @@ namespace cachalot {
 inline constexpr uint32_t kLeastSixScale = 16 << 7;  // a scale's exponent, in BF16's place; below those of scales that are not 0
 inline constexpr float kSixBoost = 64.0f;            // largest factor of a weight, but for a factor of two
 
+__device__ __forceinline__ void StoreWords4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
 __device__ __forceinline__ void StoreHalfWord(uint32_t to, __half value) {
   asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(to), "h"(__half_as_ushort(value)) : "memory");
 }
@@ -30,8 +33,7 @@ __device__ __forceinline__ uint32_t Kept(int value) {
 // Where a lane finds its things of a tile.
 struct SixPlaces {
   uint32_t main, high, exact, scales;     // of its token, as keys, of the first of the warp's tiles of eight
-  uint32_t value_main[2], value_high[2];  // of the first two of its four tokens of the first step, as values
-  uint32_t top_shift;
+  uint32_t bytes_to[2], bytes_from[2];    // of a tile's bytes: its unit's pieces as it leaves them; its pieces of tokens 2 quad and 2 quad + 1
 
   __device__ __forceinline__ SixPlaces(int lane, int warp) {
     const int g = lane / 4, quad = lane % 4;
@@ -42,11 +44,9 @@ struct SixPlaces {
     scales = Kept(run + kSixScales + token * kSixScaleRow);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int n = 2 * quad + e, of_run = SixRunOf(n) * kSixRunPitch;
-      value_main[e] = Kept(of_run + SixTokenOf(0, 0, n) * kSixMainRow + warp * (kSixColumns / 2) + g * 8);
-      value_high[e] = Kept(of_run + kSixHigh + SixTokenOf(0, 0, n) * kSixHighRow + warp * (kSixColumns / 4) + g / 2 * 8);
+      bytes_to[e] = Kept(SixBytesAt(warp, 0, g, 0, 2 * quad + e));
+      bytes_from[e] = Kept(SixBytesAt(0, 0, 2 * quad + e, warp, g));
     }
-    top_shift = Kept(g % 2 * 2);
   }
 };
 
@@ -62,7 +62,10 @@ __device__ __forceinline__ void MultiplyCodes(int (&d)[8], uint32_t a0, uint32_t
 
 // Scores of a warp's 16 tokens, without their heads' factors: of token g of tile r of eight and head 8 j + 2 quad + e in s[4 j + 2 r + e].
 // scales[r]: of that token.
-__device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, int lane, uint32_t queries, float (&s)[8], uint32_t (&scales)[2][2]) {
+// The codes go to `bytes` as such, as soon as `ready` says that they may.
+template <typename Ready>
+__device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, int lane, uint32_t queries, uint32_t bytes, Ready ready, float (&s)[8],
+                                          uint32_t (&scales)[2][2]) {
   uint32_t exact[2][2][4], pair[2][1];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -118,6 +121,15 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
                     Further(codes, static_cast<uint32_t>(group) * kPanel + static_cast<uint32_t>(w * 32)), w > 0);
     }
     WgmmaCommit();
+    if (group == 0) ready();
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        StoreWords4(bytes + at.bytes_to[e] + static_cast<uint32_t>(r * 8 * kSixBytesRow + group * kSixColumns), taken[r][2 * e].low, taken[r][2 * e].high,
+                    taken[r][2 * e + 1].low, taken[r][2 * e + 1].high);
+      }
+    }
     if (group == 0) continue;
     WgmmaWait<1>();
     add(group - 1);
@@ -160,35 +172,23 @@ struct SixSums {
   }
 };
 
-// Adds a tile; `weights`: the four warps'.
-__device__ __forceinline__ void AddSixTile(uint32_t slot, const SixPlaces& at, int lane, int part, const SixWeights (&weights)[4], SixSums* sums) {
+// Adds a tile, of which the bytes and the four warps' weights are there.
+__device__ __forceinline__ void AddSixTile(uint32_t bytes, const SixPlaces& at, int lane, int part, const SixWeights (&weights)[4], SixSums* sums) {
   constexpr uint32_t kOnes = 0x3c003c00u;
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    uint32_t four[4];
+    uint32_t four[4], words[4][4];
     LoadMatrix4(four, SharedAddress(weights[step].weights) + static_cast<uint32_t>(lane * 16));
     const uint2 factors = weights[step].factors[part][lane % 4];
-    uint32_t main[4][2], top[4][2];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t high[2];
-      const int token = 4 * step + i / 2 * 2;
-      LoadShared(main[i], slot + at.value_main[i % 2] + static_cast<uint32_t>(token * kSixMainRow));
-      LoadShared(high, slot + at.value_high[i % 2] + static_cast<uint32_t>(token * kSixHighRow));
-      top[i][0] = (high[0] >> at.top_shift) & 0x33333333u;
-      top[i][1] = (high[1] >> at.top_shift) & 0x33333333u;
-    }
+    for (int i = 0; i < 4; ++i) LoadShared(words[i], bytes + at.bytes_from[i % 2] + static_cast<uint32_t>((step * 16 + i / 2 * 8) * kSixBytesRow));
     const uint32_t a[4] = {Scale2(four[0], factors.x), Scale2(four[1], factors.x), Scale2(four[2], factors.y), Scale2(four[3], factors.y)};
     Mma(sums->offset, a, kOnes, kOnes, __half{});
 #pragma unroll
-    for (int w = 0; w < 2; ++w) {
-      OperandB codes[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) codes[i] = SixCodes(main[i][w], top[i][w]);
+    for (int w = 0; w < 4; ++w) {
 #pragma unroll
       for (int byte = 0; byte < 4; ++byte) {
-        Mma(sums->o[8 * w + byte], a, WidenBytes(codes[0].low, codes[1].low, byte), WidenBytes(codes[2].low, codes[3].low, byte), __half{});
-        Mma(sums->o[8 * w + 4 + byte], a, WidenBytes(codes[0].high, codes[1].high, byte), WidenBytes(codes[2].high, codes[3].high, byte), __half{});
+        Mma(sums->o[4 * w + byte], a, WidenBytes(words[0][w], words[1][w], byte), WidenBytes(words[2][w], words[3][w], byte), __half{});
       }
     }
   }

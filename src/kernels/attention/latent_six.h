@@ -5,8 +5,9 @@
 // bytes further in the banks than the one before. Four warps share it. As keys: warp w has tokens 4 w .. 4 w + 3 of each run, in the order
 // SixTokenOf, lane (g, quad) of each of its two tiles of eight tokens token g's unit `quad` of each group of scales (wgmma.m64n16k32, the latents are
 // A, rows g and g + 8 of the warp).
-// As values: warp w has the columns of group w; step s of four are the tokens that warp s has scored; lane (g, quad) has half a unit of four tokens,
-// of which byte j is column g of tile j (mma.m16n8k16 of F16, the latents are B).
+// As values: codes come as bytes, which the scoring warps have left, a group's in eight pieces of 16. Warp w has the columns of group w; step s of
+// four are the tokens that warp s has scored; lane (g, quad) has piece g of four tokens, of which byte j is column g of tile j (mma.m16n8k16 of F16,
+// the latents are B).
 #pragma once
 
 #include "kernels/attention/code_fragments.h"
@@ -43,7 +44,12 @@ CACHALOT_BOTH int SixPlaceOf(int value) { return value % kKvUnit / 16 * 16 + val
 CACHALOT_BOTH int SixExactStepOf(int value) { return value / 32 * 2 + value % 8 / 4; }
 CACHALOT_BOTH int SixExactPlaceOf(int value) { return value % 4 / 2 * 8 + value % 32 / 8 * 2 + value % 2; }
 
-// Column g of tile j of a part; of four tiles from a multiple of four on, columns lie side by side.
+// Bytes of a tile: where piece `piece` of a group of token n of a warp's tile of eight lies. Pieces change places by n, so that lanes meet other banks.
+inline constexpr int kSixBytesRow = kSixGroups * kSixColumns;
+CACHALOT_BOTH int SixBytesAt(int warp, int tile, int n, int group, int piece) {
+  return (warp * 16 + tile * 8 + n) * kSixBytesRow + group * kSixColumns + (piece ^ n) * 16;
+}
+// A unit's two pieces are the codes of words 0 and 1, and of 2 and 3, of each its low halves first. Byte j of piece g of a group, column g of tile j:
 CACHALOT_BOTH int SixColumnOf(int g, int j) { return g / 2 * kKvUnit + g % 2 * 8 + j / 8 * 4 + j / 4 % 2 * 16 + j % 4; }
 
 // Bits 0 .. 3 of each byte from a, the others from b.

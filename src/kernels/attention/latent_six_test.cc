@@ -61,13 +61,9 @@ TEST(LatentSix, ARunIsABlockOfSixteen) {
   EXPECT_EQ(tile.planes.head_bytes, kSixRunBytes);
 }
 
-TEST(LatentSix, KeysAreWhatTheCodesStandFor) {
-  const Tile tile;
-  std::vector<int> seen(kSixTokens * kDim);
-  std::set<int> words;
-  for (int value = 0; value < kDim; value += 4) words.insert(QueryWord(0, SixQuadOf(value), SixStepOf(value), SixHalfOf(value)));
-  EXPECT_EQ(words.size(), kDim / 4);
-  EXPECT_LT(*words.rbegin(), kSixSteps * 32 * 4);
+// Takes all codes apart as keys, and leaves their bytes.
+std::vector<std::byte> TakeKeys(const Tile& tile, std::vector<int>* seen) {
+  std::vector<std::byte> taken(kSixTokens * kSixBytesRow, std::byte{0xff});
   for (int warp = 0; warp < 4; ++warp) {
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, quad = lane % 4, run = SixRunOf(g);
@@ -75,40 +71,67 @@ TEST(LatentSix, KeysAreWhatTheCodesStandFor) {
         const int token = SixTokenOf(warp, eight, g);
         EXPECT_EQ(token, SixTokenOf(warp, 0, g) + 2 * eight);
         for (int group = 0; group < kSixGroups; ++group) {
+          uint32_t words[8];
           for (int w = 0; w < 4; ++w) {
             const uint32_t main = tile.WordAt(run * kSixRunPitch + token * kSixMainRow + group * 64 + quad * 16 + 4 * w);
             const uint32_t high = tile.WordAt(run * kSixRunPitch + kSixHigh + token * kSixHighRow + group * 32 + quad * 8 + w % 2 * 4);
             const OperandB codes = SixCodes(main, SixTop(high, w / 2));
-            for (int value = 0; value < kDim; ++value) {
-              if (SixQuadOf(value) != quad || SixStepOf(value) != group * 4 + w) continue;
-              tile.Check(static_cast<int>((SixHalfOf(value) == 0 ? codes.low : codes.high) >> (8 * (value % 4)) & 0xff), run, token, value, &seen);
+            words[2 * w] = codes.low, words[2 * w + 1] = codes.high;
+            for (int place = 0; place < 32; ++place) {  // of the step, in operand A
+              if (place % 16 / 4 != quad) continue;
+              for (int value = 0; value < kDim; ++value) {
+                const int four = value / 4 * 4;
+                if (SixGroupOf(four) != group || SixStepOf(four) != w || SixPlaceOf(four) + value % 4 != place) continue;
+                tile.Check(static_cast<int>((place < 16 ? codes.low : codes.high) >> (8 * (place % 4)) & 0xff), run, token, value, seen);
+              }
             }
+          }
+          for (int e = 0; e < 2; ++e) {
+            const int to = SixBytesAt(warp, eight, g, group, 2 * quad + e);
+            EXPECT_EQ(to, (SixBytesAt(warp, 0, g, 0, 2 * quad + e)) + eight * 8 * kSixBytesRow + group * kSixColumns);
+            std::memcpy(taken.data() + to, words + 4 * e, 16);
           }
         }
       }
     }
   }
+  return taken;
+}
+
+TEST(LatentSix, KeysAreWhatTheCodesStandFor) {
+  const Tile tile;
+  std::vector<int> seen(kSixTokens * kDim);
+  TakeKeys(tile, &seen);
   for (int n : seen) ASSERT_EQ(n, 1);
+  std::set<int> places;
+  for (int value = 0; value < kExact; ++value) {
+    places.insert(SixExactStepOf(value) * 16 + SixExactPlaceOf(value));
+    // A lane has 16 bytes of each half of the row: of a step the first of its words is places 2 quad and 2 quad + 1, the second 8 further.
+    const int quad = value % 32 / 8, word = value % 8 / 2;
+    EXPECT_EQ(SixExactStepOf(value), value / 32 * 2 + word / 2);
+    EXPECT_EQ(SixExactPlaceOf(value), word % 2 * 8 + 2 * quad + value % 2);
+  }
+  EXPECT_EQ(places.size(), kExact);
 }
 
 TEST(LatentSix, ValuesAreWhatTheCodesStandFor) {
   const Tile tile;
   std::vector<int> seen(kSixTokens * kDim);
+  const std::vector<std::byte> taken = TakeKeys(tile, &seen);
+  std::fill(seen.begin(), seen.end(), 0);
   for (int part = 0; part < 4; ++part) {
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, quad = lane % 4;
       for (int step = 0; step < 4; ++step) {
         for (int i = 0; i < 4; ++i) {
-          const int n = 2 * quad + i % 2, run = SixRunOf(n), token = SixTokenOf(step, i / 2, n);
-          for (int w = 0; w < 2; ++w) {
-            const uint32_t main = tile.WordAt(run * kSixRunPitch + token * kSixMainRow + part * 64 + g * 8 + 4 * w);
-            const uint32_t high = tile.WordAt(run * kSixRunPitch + kSixHigh + token * kSixHighRow + part * 32 + g / 2 * 8 + 4 * w);
-            const OperandB codes = SixCodes(main, SixTop(high, g % 2));
-            for (int byte = 0; byte < 8; ++byte) {
-              const uint32_t word = byte < 4 ? codes.low : codes.high;
-              const auto half = static_cast<uint16_t>(WidenBytes(word, word, byte % 4));
-              tile.Check(static_cast<int>(F16ToF32(half) * 0x1p24f), run, token, part * kSixColumns + SixColumnOf(g, 8 * w + byte), &seen);
-            }
+          const int n = 2 * quad + i % 2;
+          const int at = SixBytesAt(step, i / 2, n, part, g);
+          EXPECT_EQ(at, SixBytesAt(0, 0, n, part, g) + (step * 16 + i / 2 * 8) * kSixBytesRow);
+          for (int j = 0; j < kSixTiles; ++j) {
+            uint32_t word;
+            std::memcpy(&word, taken.data() + at + j / 4 * 4, sizeof(word));
+            const auto half = static_cast<uint16_t>(WidenBytes(word, word, j % 4));
+            tile.Check(static_cast<int>(F16ToF32(half) * 0x1p24f), SixRunOf(n), SixTokenOf(step, i / 2, n), part * kSixColumns + SixColumnOf(g, j), &seen);
           }
         }
       }
@@ -146,14 +169,8 @@ TEST(LatentSix, LoadsMeetEachBankOnce) {
     EXPECT_EQ(MostOfABank(8, key(kSixHigh, kSixHighRow, 8)), 1);
     EXPECT_EQ(MostOfABank(16, key(kSixExact, kSixExactRow, 16)), 1);
     for (int e = 0; e < 2; ++e) {
-      const auto value = [&](int plane, int row, int lanes_of_piece) {
-        return [=](int g, int quad) {
-          const int n = 2 * quad + e;
-          return SixRunOf(n) * kSixRunPitch + plane + SixTokenOf(2, eight, n) * row + g / lanes_of_piece * 8;
-        };
-      };
-      EXPECT_EQ(MostOfABank(8, value(0, kSixMainRow, 1)), 1);
-      EXPECT_EQ(MostOfABank(8, value(kSixHigh, kSixHighRow, 2)), 1);
+      EXPECT_EQ(MostOfABank(16, [&](int g, int quad) { return SixBytesAt(3, eight, g, 1, 2 * quad + e); }), 1) << "bytes are left";
+      EXPECT_EQ(MostOfABank(16, [&](int g, int quad) { return SixBytesAt(2, eight, 2 * quad + e, 3, g); }), 1) << "and taken";
     }
   }
 }
