@@ -16,46 +16,57 @@
 #include "kernels/attention/attention_six_fold.cuh"
 #include "kernels/attention/attention_six_tile.cuh"
 
-#ifndef SIX_TEAMS
+#ifndef SIX_CLOCK
 #define SIX_CLOCK(i)
 #define SIX_MODE 0
 #define SIX_NOCOPY 0
-#define SIX_TEAMS 2
-#define SIX_SLOTS 4
 #endif
 
 namespace cachalot {
 namespace {
 
-constexpr int kTeams = SIX_TEAMS, kSlots = SIX_SLOTS;
+constexpr int kTeams = 2, kSlots = 4;
 constexpr int kTeamThreads = kSixGroups * 32;
-constexpr int kConsumers = kTeams * kTeamThreads;
+constexpr int kScorers = kTeams * kTeamThreads, kConsumers = kScorers + kTeamThreads;  // threads
+constexpr int kConsumerWarps = kConsumers / 32;
 constexpr int kThreads = kConsumers + 128;  // of the last warpgroup one warp copies
 // Of a thread: at the start, and then by what the warps do.
-constexpr int kRegisters = kTeams == 2 ? 168 : 128, kConsumerRegisters = kTeams == 2 ? 224 : 160, kCopierRegisters = kTeams == 2 ? 56 : 32;
+constexpr int kRegisters = 128, kConsumerRegisters = 160, kCopierRegisters = 32;
 static_assert(kConsumers * kConsumerRegisters + 128 * kCopierRegisters <= kThreads * kRegisters);
-constexpr int kTurns = kTeams * kSlots;  // after which a slot is the same team's again: barriers of their own
-constexpr float kSlack = 8;              // by which a score may exceed what is taken for the largest, in units of log2
-static_assert(kConsumers >= kFoldThreads && kConsumers / 32 >= kCodeRows / 2);
+constexpr int kBases = 4;
+constexpr float kSlack = 8;  // by which a score may exceed what is taken for the largest, in units of log2
+constexpr float kNone = FLT_MAX;
+static_assert(kConsumers >= kFoldThreads && kScorers / 32 >= kCodeRows / 2);
+static_assert(kSlots % kTeams == 0);  // a slot is always the same team's
+
+// What the weights of a tile are relative to.
+struct TileBase {
+  float start[kCodeRows];  // minus the largest score, in units of log2; kNone: nothing was visible yet
+  uint32_t exponent;       // of scales, in BF16's place
+  int changed;             // since the tile before
+};
 
 // All of the block's shared memory.
 struct Shared {
   SharedSixQueries queries;
   unsigned char slots[kSlots][kSixTileBytes];
-  SixWeights weights[kTeams][4];
   union {
     unsigned char bytes[kTeams][kSixTokens * kSixBytesRow];
     SixRows rows;  // between pieces: queries on their way in, sums on their way out
     SixFoldMemory fold;
   };
+  SixWeights weights[kTeams][4];
+  TileBase bases[kBases];
   float largest[kTeams][4][kCodeRows];  // of a team's warps
   uint32_t exponents[kTeams][4];
-  float team_m[kTeams][kCodeRows], warp_l[kTeams][4][kCodeRows], sums_l[kCodeRows];
-  uint64_t full[kTurns], empty[kTurns], drained[kTeams];  // drained: of a team's bytes
+  float team_start[kTeams][kCodeRows], warp_l[kTeams][4][kCodeRows], sums_l[kCodeRows];
+  uint64_t full[kSlots], empty[kSlots], based[kBases], scored[kTeams], added[kTeams];
   CodeCut cuts[2];
 };
 
 __device__ __forceinline__ void ConsumersMeet() { asm volatile("bar.sync 4, %0;\n" ::"n"(kConsumers) : "memory"); }
+__device__ __forceinline__ void ScorersMeet() { asm volatile("bar.sync 1, %0;\n" ::"n"(kScorers) : "memory"); }
+__device__ __forceinline__ void AddersMeet() { asm volatile("bar.sync 2, %0;\n" ::"n"(kTeamThreads) : "memory"); }
 // The threads of a team. True for all if it is for any.
 __device__ __forceinline__ bool MeetTeam(int team, bool flag = false) {
   uint32_t any;
@@ -112,8 +123,8 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, const CodePlanes& p
           WaitForEarlierKernels();
           waited = true;
         }
-        if (turn >= kSlots) WaitBarrier(SharedAddress(&shared.empty[(turn - kSlots) % kTurns]), (turn - kSlots) / kTurns & 1);
-        const uint32_t barrier = SharedAddress(&shared.full[turn % kTurns]);
+        if (turn >= kSlots) WaitBarrier(SharedAddress(&shared.empty[turn % kSlots]), (turn / kSlots & 1) ^ 1);
+        const uint32_t barrier = SharedAddress(&shared.full[turn % kSlots]);
         const int begin = max(t0 / kRun, first_run), end = min(t0 / kRun + kSixRuns, last_run + 1);
         if (lane == 0) ArriveExpecting(barrier, SIX_NOCOPY ? 0u : static_cast<uint32_t>(end - begin) * kSixRunBytes);
         __syncwarp();
@@ -134,73 +145,60 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, const CodePlanes& p
   }
 }
 
-// A team's softmax so far. Scores are before their heads' factors; heads 2 quad, the next one and both + 8: h.
-struct TeamState {
-  SixSums sums;
-  float m[4];         // what is taken for the largest; -infinity: nothing was visible yet
-  float start[4];     // minus that in units of log2, or 0
-  float limit[4];     // which none may exceed
-  float l[4];         // of this thread's tokens
-  float row_m[2];     // of heads g and g + 8
-  uint32_t exponent;  // of scales, in BF16's place
+// The block's tiles, one after the other.
+struct Turn {
+  uint32_t number;
+  __device__ __forceinline__ uint32_t slot() const { return number % kSlots; }
+  __device__ __forceinline__ uint32_t team() const { return number % kTeams; }
+  __device__ __forceinline__ uint32_t base() const { return number % kBases; }
 };
 
-struct TeamWarp {
+// A scoring thread's softmax so far, of heads 2 quad, the next one and both + 8: h.
+struct ScoreState {
+  float start[4], l[4];  // what l is relative to (TileBase); of this thread's tokens
+};
+
+struct Scorer {
   int team, warp, lane;
   SixPlaces at;
-  float factor[4], slack[4];
-  float row_factor[2];
+  float factor[4];
 };
+__device__ __forceinline__ int HeadOf(int lane, int h) { return h / 2 * 8 + lane % 4 * 2 + h % 2; }
 
-// Another largest score, or scale, for all of the team; `most`: this lane's largest exponent.
-__device__ __forceinline__ void AgreeAnew(Shared& shared, const TeamWarp& own, const float (&s)[8], uint32_t most, TeamState* state) {
-  const int lane = own.lane, g = lane / 4, quad = lane % 4;
+// Another base for the team's tile, where a score or a scale exceeds the one before. `most`: this lane's largest exponent.
+__device__ __forceinline__ void AgreeAnew(Shared& shared, const Scorer& own, const float (&s)[8], uint32_t most, float (&start)[4], uint32_t* exponent) {
+  const int lane = own.lane;
 #pragma unroll
   for (int h = 0; h < 4; ++h) {
     float largest = fmaxf(s[h / 2 * 4 + h % 2], s[h / 2 * 4 + h % 2 + 2]);
 #pragma unroll
     for (int lanes = 4; lanes < 32; lanes *= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, lanes));
-    if (g == 0) shared.largest[own.team][own.warp][h / 2 * 8 + quad * 2 + h % 2] = largest;
+    if (lane < 4) shared.largest[own.team][own.warp][HeadOf(lane, h)] = largest;
   }
   most = __reduce_max_sync(kAllLanes, most);
   if (lane == 0) shared.exponents[own.team][own.warp] = most;
   MeetTeam(own.team);
-  uint32_t exponent = state->exponent;
 #pragma unroll
-  for (int w = 0; w < 4; ++w) exponent = max(exponent, shared.exponents[own.team][w]);
+  for (int w = 0; w < 4; ++w) *exponent = max(*exponent, shared.exponents[own.team][w]);
 #pragma unroll
   for (int h = 0; h < 4; ++h) {
-    float m = state->m[h];
+    float largest = -CUDART_INF_F;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) m = fmaxf(m, shared.largest[own.team][w][h / 2 * 8 + quad * 2 + h % 2]);
-    if (m != state->m[h]) state->l[h] *= Exp2((state->m[h] - m) * own.factor[h]);
-    state->m[h] = m;
-    state->start[h] = m == -CUDART_INF_F ? 0.0f : -m * own.factor[h];
-    state->limit[h] = m + own.slack[h];
+    for (int w = 0; w < 4; ++w) largest = fmaxf(largest, shared.largest[own.team][w][HeadOf(lane, h)]);
+    if (largest != -CUDART_INF_F) start[h] = fminf(start[h], -largest * own.factor[h]);
   }
-  const float unit = __uint_as_float(static_cast<uint32_t>(max(127 - (static_cast<int>(exponent - state->exponent) >> 7), 0)) << 23);
-  float by[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float m = state->row_m[r];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) m = fmaxf(m, shared.largest[own.team][w][g + 8 * r]);
-    by[r] = (m == state->row_m[r] ? 1.0f : Exp2((state->row_m[r] - m) * own.row_factor[r])) * unit;
-    state->row_m[r] = m;
-  }
-  state->exponent = exponent;
-  state->sums.Scale(by);
 }
 
-// A tile at t0 in `slot`; `odd`: every other one of the team.
-__device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, uint32_t queries, uint32_t slot, uint32_t empty, int t0, const Piece& piece,
-                                           int odd, TeamState* state) {
+// A tile at t0; `first`: of its piece.
+__device__ __forceinline__ void ScoreTile(Shared& shared, const Scorer& own, uint32_t queries, Turn turn, int t0, bool first, const Piece& piece,
+                                          ScoreState* state) {
   const int lane = own.lane, g = lane / 4, quad = lane % 4;
   float s[8];
   uint32_t scales[2][2];
-  const uint32_t bytes = SharedAddress(shared.bytes[own.team]), drained = SharedAddress(&shared.drained[own.team]);
-  SixScores(slot, own.at, lane, queries, bytes, [&] { WaitBarrier(drained, odd ^ 1); }, s, scales);
-  Arrive(empty);
+  const uint32_t parity = turn.number / kTeams & 1;  // of the team's barriers
+  SixScores(SharedAddress(shared.slots[turn.slot()]), own.at, lane, queries, SharedAddress(shared.bytes[own.team]),
+            [&] { WaitBarrier(SharedAddress(&shared.added[own.team]), parity ^ 1); }, s, scales);
+  Arrive(SharedAddress(&shared.empty[turn.slot()]));
   uint32_t scale[2];  // of group `quad`, as an upper half
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -218,102 +216,104 @@ __device__ __forceinline__ void AttendTile(Shared& shared, const TeamWarp& own, 
     }
   }
   const uint32_t most = max(scale[0], scale[1]) >> 16 & 0x7f80u;
-  bool exceeds = most > state->exponent;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) exceeds |= s[i] > state->limit[i / 4 * 2 + i % 2];
 
-  SixWeights& weights = shared.weights[own.team][own.warp];
-  float sum[4];
-  while (true) {
-    float p[8];
+  float start[4] = {kNone, kNone, kNone, kNone};
+  uint32_t exponent = kLeastSixScale;
+  if (!first) {
+    const Turn last = {turn.number - 1};
+    WaitBarrier(SharedAddress(&shared.based[last.base()]), last.number / kBases & 1);
+    const TileBase& base = shared.bases[last.base()];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int h = i / 4 * 2 + i % 2;
-      p[i] = Exp2(__fmaf_rn(s[i], own.factor[h], state->start[h]));
+    for (int h = 0; h < 4; ++h) start[h] = base.start[HeadOf(lane, h)];
+    exponent = base.exponent;
+  }
+  float p[8];
+  bool exceeds = most > exponent;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    p[i] = __fmaf_rn(s[i], own.factor[i / 4 * 2 + i % 2], start[i / 4 * 2 + i % 2]);
+    exceeds |= p[i] > kSlack;
+  }
+  const bool changed = MeetTeam(own.team, exceeds);
+  if (changed) {
+    AgreeAnew(shared, own, s, most, start, &exponent);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) p[i] = __fmaf_rn(s[i], own.factor[i / 4 * 2 + i % 2], start[i / 4 * 2 + i % 2]);
+  }
+  if (own.warp == 0) {
+    TileBase& base = shared.bases[turn.base()];
+    if (lane < 4) {
+#pragma unroll
+      for (int h = 0; h < 4; ++h) base.start[HeadOf(lane, h)] = start[h];
     }
-    uint32_t rounded[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum[i] = p[i / 2 * 4 + i % 2] + p[i / 2 * 4 + i % 2 + 2];
-      rounded[i] = Pack2(p[i % 2 * 4 + i / 2 * 2], p[i % 2 * 4 + i / 2 * 2 + 1], __half{});
-    }
-    StoreMatrix4Transposed(SharedAddress(weights.weights) + static_cast<uint32_t>(lane * 16), rounded);
-    const float inverse = __uint_as_float((254u << 23) - (state->exponent << 16)) * kSixBoost;
-    const uint32_t to = SharedAddress(&weights.factors[quad][g / 2]) + static_cast<uint32_t>(g % 2 * 2);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) StoreHalfWord(to + static_cast<uint32_t>(4 * r), __float2half_rn(__uint_as_float(scale[r]) * inverse));
-    if (!MeetTeam(own.team, exceeds)) break;
-    exceeds = false;
-    AgreeAnew(shared, own, s, most, state);
+    if (lane == 0) base.exponent = exponent, base.changed = changed;
+    Arrive(SharedAddress(&shared.based[turn.base()]));
   }
 #pragma unroll
-  for (int h = 0; h < 4; ++h) state->l[h] += sum[h];
-  if (SIX_MODE != 3) AddSixTile(bytes, own.at, lane, own.warp, shared.weights[own.team], &state->sums);
-  Arrive(drained);
-}
-
-// The teams' softmaxes of a piece become one: the output, or a partial result.
-__device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, const Piece& piece,
-                                         const TeamWarp& own, TeamState* state, Shared& shared) {
-  const int lane = own.lane, g = lane / 4;
+  for (int i = 0; i < 8; ++i) p[i] = Exp2(p[i]);
+  uint32_t rounded[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) rounded[i] = Pack2(p[i % 2 * 4 + i / 2 * 2], p[i % 2 * 4 + i / 2 * 2 + 1], __half{});
+  SixWeights& weights = shared.weights[own.team][own.warp];
+  StoreMatrix4Transposed(SharedAddress(weights.weights) + static_cast<uint32_t>(lane * 16), rounded);
+  const float inverse = __uint_as_float((254u << 23) - (exponent << 16)) * kSixBoost;
+  const uint32_t to = SharedAddress(&weights.factors[quad][g / 2]) + static_cast<uint32_t>(g % 2 * 2);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) StoreHalfWord(to + static_cast<uint32_t>(4 * r), __float2half_rn(__uint_as_float(scale[r]) * inverse));
+  Arrive(SharedAddress(&shared.scored[own.team]));
 #pragma unroll
   for (int h = 0; h < 4; ++h) {
-    float l = state->l[h];
-#pragma unroll
-    for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kAllLanes, l, lanes);
-    const int head = h / 2 * 8 + lane % 4 * 2 + h % 2;
-    if (g == 0) shared.warp_l[own.team][own.warp][head] = l;
-    if (g == 0 && own.warp == 0) shared.team_m[own.team][head] = state->m[h];
-  }
-  ConsumersMeet();
-  SIX_CLOCK(7);
-  float m[2], l[2], by[2];
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    m[r] = -CUDART_INF_F, l[r] = 0;
-#pragma unroll
-    for (int team = 0; team < kTeams; ++team) m[r] = fmaxf(m[r], shared.team_m[team][g + 8 * r]);
-#pragma unroll
-    for (int team = 0; team < kTeams; ++team) {
-      const float team_m = shared.team_m[team][g + 8 * r];
-      const float weight = team_m == -CUDART_INF_F ? 0.0f : team_m == m[r] ? 1.0f : Exp2((team_m - m[r]) * own.row_factor[r]);
-      if (team == own.team) by[r] = weight / static_cast<float>(planes.rotation);
-#pragma unroll
-      for (int w = 0; w < 4; ++w) l[r] = __fmaf_rn(shared.warp_l[team][w][g + 8 * r], weight, l[r]);
+    if (start[h] != state->start[h]) {
+      state->l[h] = state->start[h] == kNone ? 0.0f : state->l[h] * Exp2(start[h] - state->start[h]);
+      state->start[h] = start[h];
     }
+    state->l[h] += p[h / 2 * 4 + h % 2] + p[h / 2 * 4 + h % 2 + 2];
   }
-  auto& o = state->sums.o;
-  state->sums.Finish(state->exponent, by);
-  const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
-  if (own.team == 0 && own.warp == 0 && lane % 4 == 0) {
+}
+
+// Sums of values, which a piece's last tile leaves relative to its base.
+__device__ __forceinline__ void AddTile(Shared& shared, const SixPlaces& at, int lane, int part, Turn turn, bool first, SixSums* sums) {
+  WaitBarrier(SharedAddress(&shared.scored[turn.team()]), turn.number / kTeams & 1);
+  const TileBase& base = shared.bases[turn.base()];
+  if (!first && base.changed != 0) {
+    const TileBase& last = shared.bases[Turn{turn.number - 1}.base()];
+    const float unit = __uint_as_float(static_cast<uint32_t>(max(127 - (static_cast<int>(base.exponent - last.exponent) >> 7), 0)) << 23);
+    float by[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      shared.sums_l[g + 8 * r] = l[r];
-      if (!piece.whole) s.partial_stats[partial * kMlaHeads + g + 8 * r] = {m[r] * own.row_factor[r], l[r]};
+      const float now = base.start[lane / 4 + 8 * r], then = last.start[lane / 4 + 8 * r];
+      by[r] = then == kNone ? 0.0f : (now == then ? 1.0f : Exp2(now - then)) * unit;
     }
+    sums->Scale(by);
   }
-#pragma unroll 1
-  for (int team = 0; team < kTeams; ++team) {
-    if (own.team == team) {
-#pragma unroll
-      for (int j = 0; j < kSixTiles; j += 4) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int column = own.warp * kSixColumns + SixColumnOf(lane % 4 * 2 + c % 2, j);
-          float4& four = shared.rows.fours[SixRows::At(g + c / 2 * 8, column / 4)];
-          float4 sum = {0, 0, 0, 0};
-          if (team > 0) sum = four;
-          four = {sum.x + o[j][c], sum.y + o[j + 1][c], sum.z + o[j + 2][c], sum.w + o[j + 3][c]};
-        }
-      }
-    }
-    ConsumersMeet();
-  }
+  AddSixTile(SharedAddress(shared.bytes[turn.team()]), at, lane, part, shared.weights[turn.team()], sums);
+  Arrive(SharedAddress(&shared.added[turn.team()]));
+}
+
+// By all: what lies in the rows is turned back, and becomes the output or a partial result.
+__device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, const Piece& piece, Turn last,
+                                         Shared& shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  ConsumersMeet();  // sums are in the rows, parts of l where they belong
   SIX_CLOCK(8);
-  const int warp = own.team * 4 + own.warp;
+  const int64_t partial = 2 * static_cast<int64_t>(blockIdx.x) + (piece.continues ? 0 : 1);
+  if (warp == kConsumerWarps - 1 && lane < kCodeRows) {
+    const float start = shared.bases[last.base()].start[lane];
+    float l = 0;
+#pragma unroll
+    for (int team = 0; team < kTeams; ++team) {
+      const float of_team = shared.team_start[team][lane];
+      const float weight = of_team == kNone ? 0.0f : Exp2(start - of_team);
+#pragma unroll
+      for (int w = 0; w < 4; ++w) l = __fmaf_rn(shared.warp_l[team][w][lane], weight, l);
+    }
+    shared.sums_l[lane] = l;
+    if (!piece.whole) s.partial_stats[partial * kMlaHeads + lane] = {start == kNone ? -CUDART_INF_F : -start, l};
+  }
+  if (piece.whole) ConsumersMeet();  // for l
   float4* to = reinterpret_cast<float4*>(s.partial_out + partial * kMlaSums);
-#pragma unroll 4
-  for (int i = warp; i < kCodeRows * kSixGroups; i += kConsumers / 32) {
+#pragma unroll 3
+  for (int i = warp; i < kCodeRows * kSixGroups; i += kConsumerWarps) {
     const int row = i / kSixGroups, four = i * 32 + lane;
     float4 sum = shared.rows.fours[SixRows::At(row, four % SixRows::kFours)];
     if (planes.rotation > 1) RotateFour(&sum);
@@ -328,48 +328,70 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
   if (!piece.whole && threadIdx.x == 0) AddCut(s, piece, shared.cuts);
 }
 
-__device__ __forceinline__ void AttendShare(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, Walk walk, bool aligned,
-                                            Shared& shared) {
+__device__ __forceinline__ void ScoreShare(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, Walk walk, bool aligned,
+                                           Shared& shared) {
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-  TeamWarp own = {warp / 4, warp % 4, lane, SixPlaces(lane, warp % 4), {}, {}, {}};
+  Scorer own = {warp / 4, warp % 4, lane, SixPlaces(lane, warp % 4), {}};
   const uint32_t queries = SharedAddress(&shared.queries);
   uint32_t taken = 0;  // tiles of the block before the piece
-  // Of the team's next tile.
-  uint32_t turn = static_cast<uint32_t>(own.team), slot = turn, parity = 0;
-  int odd = 0;
   Piece piece;
   WaitForEarlierKernels();
   SIX_CLOCK(1);
   while (walk.Next(&piece)) {
-    if (warp < kCodeRows / 2) StoreSixRows(p, planes, piece.seq.q_begin, s.group, warp, aligned, &shared.rows, &shared.queries);
+    StoreSixRows(p, planes, piece.seq.q_begin, s.group, warp, aligned, &shared.rows, &shared.queries);
     FenceForWgmma();
-    ConsumersMeet();
-    TeamState state;
-    state.sums.Clear();
-    state.exponent = kLeastSixScale;
+    ScorersMeet();
+    ScoreState state;
 #pragma unroll
-    for (int h = 0; h < 4; ++h) {
-      state.m[h] = state.limit[h] = -CUDART_INF_F, state.l[h] = state.start[h] = 0;
-      own.factor[h] = shared.queries.factors[h / 2 * 8 + lane % 4 * 2 + h % 2];
-      own.slack[h] = fminf(__fdividef(kSlack, own.factor[h]), FLT_MAX);  // of no number: not one
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) state.row_m[r] = -CUDART_INF_F, own.row_factor[r] = shared.queries.factors[lane / 4 + 8 * r];
+    for (int h = 0; h < 4; ++h) state.start[h] = kNone, state.l[h] = 0, own.factor[h] = shared.queries.factors[HeadOf(lane, h)];
     const Tiles tiles(piece);
     SIX_CLOCK(2);
 #pragma unroll 1
-    for (int i = static_cast<int>((own.team + kTeams - taken % kTeams) % kTeams); i < tiles.count; i += kTeams, odd ^= 1) {
-      WaitBarrier(SharedAddress(&shared.full[turn]), parity);
+    for (int i = static_cast<int>((own.team + kTeams - taken % kTeams) % kTeams); i < tiles.count; i += kTeams) {
+      const Turn turn = {taken + static_cast<uint32_t>(i)};
+      WaitBarrier(SharedAddress(&shared.full[turn.slot()]), turn.number / kSlots & 1);
       if (i < kTeams) SIX_CLOCK(3);
-      AttendTile(shared, own, queries, SharedAddress(shared.slots[slot]), SharedAddress(&shared.empty[turn]), tiles.first + i * kSixTokens, piece, odd, &state);
-      turn += kTeams, slot += kTeams;
-      if (slot >= kSlots) slot -= kSlots;
-      if (turn >= kTurns) turn -= kTurns, parity ^= 1;
+      ScoreTile(shared, own, queries, turn, tiles.first + i * kSixTokens, i == 0, piece, &state);
     }
     taken += static_cast<uint32_t>(tiles.count);
     SIX_CLOCK(4);
-    EndPiece(p, planes, s, piece, own, &state, shared);
+#pragma unroll
+    for (int h = 0; h < 4; ++h) {
+      float l = state.l[h];
+#pragma unroll
+      for (int lanes = 4; lanes < 32; lanes *= 2) l += __shfl_xor_sync(kAllLanes, l, lanes);
+      if (lane < 4) shared.warp_l[own.team][own.warp][HeadOf(lane, h)] = l;
+      if (lane < 4 && own.warp == 0) shared.team_start[own.team][HeadOf(lane, h)] = state.start[h];
+    }
+    EndPiece(p, planes, s, piece, {taken - 1}, shared);
     SIX_CLOCK(5);
+  }
+}
+
+__device__ __forceinline__ void AddShare(const AttentionParams& p, const CodePlanes& planes, const AttentionSchedule& s, Walk walk, Shared& shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) % kTeamThreads / 32;
+  const SixPlaces at(lane, part);
+  Turn turn = {0};
+  Piece piece;
+  WaitForEarlierKernels();
+  while (walk.Next(&piece)) {
+    SixSums sums;
+    sums.Clear();
+    const Tiles tiles(piece);
+#pragma unroll 1
+    for (int i = 0; i < tiles.count; ++i, ++turn.number) AddTile(shared, at, lane, part, turn, i == 0, &sums);
+    const Turn last = {turn.number - 1};
+    sums.Finish(shared.bases[last.base()].exponent, 1.0f / static_cast<float>(planes.rotation));
+    AddersMeet();  // all bytes have been read
+#pragma unroll
+    for (int j = 0; j < kSixTiles; j += 4) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int column = part * kSixColumns + SixColumnOf(lane % 4 * 2 + c % 2, j);
+        shared.rows.fours[SixRows::At(lane / 4 + c / 2 * 8, column / 4)] = {sums.o[j][c], sums.o[j + 1][c], sums.o[j + 2][c], sums.o[j + 3][c]};
+      }
+    }
+    EndPiece(p, planes, s, piece, last, shared);
   }
 }
 
@@ -382,11 +404,15 @@ __global__ __maxnreg__(kRegisters) void MlaSixStreamKernel(const __grid_constant
   LetNextKernelStart();
   if (threadIdx.x == kConsumers) {
     for (CodeCut& cut : shared.cuts) cut.last = -1;
-    for (int i = 0; i < kTurns; ++i) {
+    for (int i = 0; i < kSlots; ++i) {
       InitBarrier(SharedAddress(&shared.full[i]), 1);
       InitBarrier(SharedAddress(&shared.empty[i]), kTeamThreads);
     }
-    for (int team = 0; team < kTeams; ++team) InitBarrier(SharedAddress(&shared.drained[team]), kTeamThreads);
+    for (int i = 0; i < kTeams; ++i) {
+      InitBarrier(SharedAddress(&shared.scored[i]), kTeamThreads);
+      InitBarrier(SharedAddress(&shared.added[i]), kTeamThreads);
+    }
+    for (int i = 0; i < kBases; ++i) InitBarrier(SharedAddress(&shared.based[i]), 32);
     FenceForWgmma();
   }
   PrefetchUpcoming(p);
@@ -398,8 +424,12 @@ __global__ __maxnreg__(kRegisters) void MlaSixStreamKernel(const __grid_constant
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kConsumerRegisters));
-  AttendShare(p, planes, s, walk, aligned, shared);
-  ConsumersMeet();
+  if (threadIdx.x >= kScorers) {
+    AddShare(p, planes, s, walk, shared);
+    return;
+  }
+  ScoreShare(p, planes, s, walk, aligned, shared);
+  ScorersMeet();
   if (threadIdx.x < kFoldThreads) {
 #pragma unroll 1
     for (const CodeCut& cut : shared.cuts) {

@@ -97,7 +97,7 @@ __device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const Cod
   SIX_CLOCK(11);
 #endif
   float most = 0;
-#pragma unroll 1
+#pragma unroll 2
   for (int group = 0; group < kSixGroups; ++group) {
     const float4 low = at(group, 0), high = at(group, 1);
     float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
@@ -123,7 +123,7 @@ __device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const Cod
     to[i] = Swizzled<128>(row, place / 16) + static_cast<uint32_t>(place % 16);
   }
   int sum = 0;  // of group t / 4
-#pragma unroll 1
+#pragma unroll 2
   for (int group = 0; group < kSixGroups; ++group) {
     int of_group = 0;
 #pragma unroll

@@ -161,13 +161,13 @@ struct SixSums {
 #pragma unroll
     for (int c = 0; c < 4; ++c) offset[c] *= by[c / 2];
   }
-  // Sums of what is stored, times `by` of their rows; `exponent`: the unit's.
-  __device__ __forceinline__ void Finish(uint32_t exponent, const float (&by)[2]) {
-    const float unit = __uint_as_float(exponent << 16) * (0x1p24f / kSixBoost);
+  // Sums of what is stored, times `by`; `exponent`: the unit's.
+  __device__ __forceinline__ void Finish(uint32_t exponent, float by) {
+    const float unit = __uint_as_float(exponent << 16) * (0x1p24f / kSixBoost) * by;
 #pragma unroll
     for (auto& tile : o) {
 #pragma unroll
-      for (int c = 0; c < 4; ++c) tile[c] = __fmaf_rn(offset[c], -kSixBias * 0x1p-24f, tile[c]) * unit * by[c / 2];
+      for (int c = 0; c < 4; ++c) tile[c] = __fmaf_rn(offset[c], -kSixBias * 0x1p-24f, tile[c]) * unit;
     }
   }
 };
