@@ -1,5 +1,5 @@
-// How the blocks of MLA's streaming kernel over INT6 fold a sequence that several of them have attended, as attention_mla_code_fold.cuh says. A partial
-// result is rows of heads. The code is short, since it runs once.
+// How the blocks of MLA's streaming kernel over INT6 fold a sequence that several of them have attended, as
+// attention_mla_code_fold.cuh says. A partial result is rows of heads. The code is short, since it runs once.
 #pragma once
 
 #include "kernels/attention/attention_mla_code_fold.cuh"
@@ -13,17 +13,21 @@ struct SixFoldMemory {
   float4 parts[kFoldThreads];
 };
 
-__device__ __forceinline__ void WriteSixFour(const AttentionParams& p, int64_t row, int heads, int four, const float4& sums, float inverse) {
+__device__ __forceinline__ void WriteSixFour(const AttentionParams& p, int64_t row, int heads, int four,
+                                             const float4& sums, float inverse) {
   const int head = four / SixRows::kFours, column = four % SixRows::kFours * 4;
   if (head >= heads) return;
   float* to = p.out + row * p.out_token_stride + head * p.out_head_stride + column;
   float4 mean = {0, 0, 0, 0};
-  if (p.kv.key_mean != nullptr) mean = {p.kv.key_mean[column], p.kv.key_mean[column + 1], p.kv.key_mean[column + 2], p.kv.key_mean[column + 3]};
+  if (p.kv.key_mean != nullptr)
+    mean = {p.kv.key_mean[column], p.kv.key_mean[column + 1], p.kv.key_mean[column + 2],
+            p.kv.key_mean[column + 3]};
   to[0] = __fmaf_rn(sums.x, inverse, mean.x), to[1] = __fmaf_rn(sums.y, inverse, mean.y);
   to[2] = __fmaf_rn(sums.z, inverse, mean.z), to[3] = __fmaf_rn(sums.w, inverse, mean.w);
 }
 
-__device__ __forceinline__ void FoldSixCut(const AttentionParams& p, const AttentionSchedule& s, const CodeCut& cut, SixFoldMemory* memory) {
+__device__ __forceinline__ void FoldSixCut(const AttentionParams& p, const AttentionSchedule& s,
+                                           const CodeCut& cut, SixFoldMemory* memory) {
   constexpr int kFours = kMlaSums / 4;
   constexpr int kAhead = 8;  // loads of a thread under way
   const int tid = static_cast<int>(threadIdx.x);
@@ -37,9 +41,6 @@ __device__ __forceinline__ void FoldSixCut(const AttentionParams& p, const Atten
   // A block's second partial result is of a sequence that begins in it.
   const auto partial = [&](int piece) { return 2 * int64_t{cut.first + piece} + (piece == 0 ? 1 : 0); };
   WaitForCut(s.arrivals + cut.first, pieces);
-#ifdef SIX_CLOCKED
-  SIX_CLOCK(10);
-#endif
 
   float4 parts[kAhead];
   const auto load = [&](int four, int piece) {

@@ -1,5 +1,6 @@
-// The sixteen rows of queries that meet latents in INT6 (latent_six.h): from memory to shared memory, there to lie as wgmma wants them. Rows of F32 on
-// their way in, and of sums on their way out, lie in shared memory too: loops over them are short code, and code that runs once has to be fetched.
+// The sixteen rows of queries that meet latents in INT6 (latent_six.h): from memory to shared memory, there
+// to lie as wgmma wants them. Rows of F32 on their way in, and of sums on their way out, lie in shared memory
+// too: loops over them are short code, and code that runs once has to be fetched.
 #pragma once
 
 #include "device/cuda/warp.cuh"
@@ -14,21 +15,26 @@ namespace cachalot {
 struct __align__(1024) SharedSixQueries {
   unsigned char codes[kSixGroups][kCodeRows * 128];
   unsigned char exact[2][kCodeRows * 128];  // BF16 and its rest, in units of the row's scores
-  unsigned char starts[kCodeRows * 128];    // minus the bias times the sum of a group's codes, as three BF16: [three, and none][group]
+  unsigned char starts[kCodeRows * 128];    // minus the bias times the sum of a group's codes, as three BF16:
+                                            // [three, and none][group]
   float factors[kCodeRows];                 // of scores, in units of log2
 };
 
-// Rows of 512 values, four at a time: four f of row r. Lanes that hold what SixColumnOf says meet other banks than each other.
+// Rows of 512 values, four at a time: four f of row r. Lanes that hold what SixColumnOf says meet other banks
+// than each other.
 struct SixRows {
   static constexpr int kFours = kLatentDim / 4;
   float4 fours[kCodeRows * kFours];
-  static __device__ __forceinline__ int At(int row, int f) { return row * kFours + (f ^ ((f >> 3 & 3) | (row & 1) << 2)); }
+  static __device__ __forceinline__ int At(int row, int f) {
+    return row * kFours + (f ^ ((f >> 3 & 3) | (row & 1) << 2));
+  }
 };
 
 // A group of 128, a lane's four side by side, rotated as RotateKv does it.
 __device__ __forceinline__ void RotateFour(float4* x) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const float a = __fadd_rn(x->x, x->y), b = __fsub_rn(x->x, x->y), c = __fadd_rn(x->z, x->w), d = __fsub_rn(x->z, x->w);
+  const float a = __fadd_rn(x->x, x->y), b = __fsub_rn(x->x, x->y), c = __fadd_rn(x->z, x->w),
+              d = __fsub_rn(x->z, x->w);
   float y[4] = {__fadd_rn(a, c), __fadd_rn(b, d), __fsub_rn(a, c), __fsub_rn(b, d)};
 #pragma unroll
   for (int mask = 1; mask < 32; mask *= 2) {
@@ -70,7 +76,8 @@ __device__ __forceinline__ float HalfWarpMax(float value) {
 }
 
 // Rows r and r + 8 by the halves of a warp, of which only those before `heads` exist.
-__device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const CodePlanes& planes, int64_t token, int heads, int r, bool aligned, SixRows* rows,
+__device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const CodePlanes& planes,
+                                             int64_t token, int heads, int r, bool aligned, SixRows* rows,
                                              SharedSixQueries* shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 16, row = r + lane / 16 * 8;
   const float* from = p.q + token * p.q_token_stride + row * p.q_head_stride;
@@ -81,7 +88,9 @@ __device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const Cod
     if (row < heads && !aligned) x = {four[0], four[1], four[2], four[3]};
     return x;
   };
-  const auto at = [&](int group, int i) -> float4& { return rows->fours[SixRows::At(row, group * 32 + 2 * t + i)]; };
+  const auto at = [&](int group, int i) -> float4& {
+    return rows->fours[SixRows::At(row, group * 32 + 2 * t + i)];
+  };
   float4 raw[kSixGroups][2];
 #pragma unroll
   for (int group = 0; group < kSixGroups; ++group) {
@@ -93,9 +102,6 @@ __device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const Cod
   const float tail[4] = {loaded.x * rotation, loaded.y * rotation, loaded.z * rotation, loaded.w * rotation};
 #pragma unroll
   for (int group = 0; group < kSixGroups; ++group) at(group, 0) = raw[group][0], at(group, 1) = raw[group][1];
-#ifdef SIX_CLOCKED
-  SIX_CLOCK(11);
-#endif
   float most = 0;
 #pragma unroll 2
   for (int group = 0; group < kSixGroups; ++group) {
@@ -107,11 +113,15 @@ __device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const Cod
 #pragma unroll
     for (const float value : x) most = MaxOrNan(most, fabsf(value));
   }
-  const float tail_most = MaxOrNan(MaxOrNan(fabsf(tail[0]), fabsf(tail[1])), MaxOrNan(fabsf(tail[2]), fabsf(tail[3])));
-  const bool finite = (__ballot_sync(kAllLanes, !(MaxOrNan(most, tail_most) <= FLT_MAX)) >> (lane / 16 * 16) & 0xffffu) == 0;
-  const float largest = HalfWarpMax(finite ? most : 0.0f), tail_largest = HalfWarpMax(finite ? tail_most : 0.0f);
+  const float tail_most =
+      MaxOrNan(MaxOrNan(fabsf(tail[0]), fabsf(tail[1])), MaxOrNan(fabsf(tail[2]), fabsf(tail[3])));
+  const bool finite =
+      (__ballot_sync(kAllLanes, !(MaxOrNan(most, tail_most) <= FLT_MAX)) >> (lane / 16 * 16) & 0xffffu) == 0;
+  const float largest = HalfWarpMax(finite ? most : 0.0f),
+              tail_largest = HalfWarpMax(finite ? tail_most : 0.0f);
   // The exact part is in the same units: next to it, what it makes too large for them is nothing.
-  const float least = tail_largest * 0x1p-60f, scale = largest < kKvSmallest ? 0.0f : __fdiv_rn(largest, 127.0f);  // QueryScale
+  const float least = tail_largest * 0x1p-60f,
+              scale = largest < kKvSmallest ? 0.0f : __fdiv_rn(largest, 127.0f);  // QueryScale
   const bool own = scale >= least && scale > 0;
   const float unit = own ? scale : least >= kKvSmallest ? least : 1.0f;  // of the query as it is multiplied
   const float inverse = own ? __fdiv_rn(1.0f, scale) : 0.0f;
@@ -152,10 +162,12 @@ __device__ __forceinline__ void StoreSixRows(const AttentionParams& p, const Cod
     start -= __bfloat162float(rounded);
   }
   const int start_at = t % 4 * kSixGroups + t / 4;
-  *reinterpret_cast<__nv_bfloat16*>(shared->starts + Swizzled<128>(row, start_at / 8) + start_at % 8 * 2) = mine;
+  *reinterpret_cast<__nv_bfloat16*>(shared->starts + Swizzled<128>(row, start_at / 8) + start_at % 8 * 2) =
+      mine;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const float a = finite ? __fdiv_rn(tail[2 * i], unit) : 0.0f, b = finite ? __fdiv_rn(tail[2 * i + 1], unit) : 0.0f;
+    const float a = finite ? __fdiv_rn(tail[2 * i], unit) : 0.0f,
+                b = finite ? __fdiv_rn(tail[2 * i + 1], unit) : 0.0f;
     const uint32_t high = Pack2(a, b, __nv_bfloat16{});
     const int place = SixExactStepOf(4 * t + 2 * i) * 16 + SixExactPlaceOf(4 * t + 2 * i);
     const uint32_t exact_to = Swizzled<128>(row, place / 8) + static_cast<uint32_t>(place % 8 * 2);

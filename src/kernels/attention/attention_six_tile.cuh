@@ -1,4 +1,5 @@
-// A tile of 64 latents in INT6 (latent_six.h) in shared memory: scores of 16 of its tokens by a warp, and weighted sums of 128 columns of all.
+// A tile of 64 latents in INT6 (latent_six.h) in shared memory: scores of 16 of its tokens by a warp, and
+// weighted sums of 128 columns of all.
 #pragma once
 
 #include "kernels/attention/attention_mla_stream.cuh"
@@ -7,11 +8,13 @@
 
 namespace cachalot {
 
-inline constexpr uint32_t kLeastSixScale = 16 << 7;  // a scale's exponent, in BF16's place; below those of scales that are not 0
-inline constexpr float kSixBoost = 64.0f;            // largest factor of a weight, but for a factor of two
+inline constexpr uint32_t kLeastSixScale =
+    16 << 7;  // a scale's exponent, in BF16's place; below those of scales that are not 0
+inline constexpr float kSixBoost = 64.0f;  // largest factor of a weight, but for a factor of two
 
 __device__ __forceinline__ void StoreWords4(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
 }
 __device__ __forceinline__ void StoreHalfWord(uint32_t to, __half value) {
   asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(to), "h"(__half_as_ushort(value)) : "memory");
@@ -19,8 +22,10 @@ __device__ __forceinline__ void StoreHalfWord(uint32_t to, __half value) {
 
 // What a warp makes of its tokens for all four.
 struct SixWeights {
-  unsigned char weights[512];    // F16, four matrices of 8 heads and 8 tokens: [tile of eight][half of the heads][head][token]
-  uint2 factors[kSixGroups][4];  // F16: scales of tokens 2 quad and 2 quad + 1 of both tiles of eight, in the state's unit
+  unsigned char weights[512];    // F16, four matrices of 8 heads and 8 tokens: [tile of eight][half of the
+                                 // heads][head][token]
+  uint2 factors[kSixGroups][4];  // F16: scales of tokens 2 quad and 2 quad + 1 of both tiles of eight, in the
+                                 // state's unit
 };
 
 // What is the same for all tiles.
@@ -32,8 +37,8 @@ __device__ __forceinline__ uint32_t Kept(int value) {
 
 // Where a lane finds its things of a tile.
 struct SixPlaces {
-  uint32_t main, high, exact, scales;     // of its token, as keys, of the first of the warp's tiles of eight
-  uint32_t bytes_to[2], bytes_from[2];    // of a tile's bytes: its unit's pieces as it leaves them; its pieces of tokens 2 quad and 2 quad + 1
+  uint32_t main, high, exact, scales;  // of its token, as keys, of the first of the warp's tiles of eight
+  uint32_t bytes_to[2];                // of a tile's bytes: its unit's pieces as it leaves them
 
   __device__ __forceinline__ SixPlaces(int lane, int warp) {
     const int g = lane / 4, quad = lane % 4;
@@ -43,28 +48,28 @@ struct SixPlaces {
     exact = Kept(run + kSixExact + token * kSixExactRow + quad * 16);
     scales = Kept(run + kSixScales + token * kSixScaleRow);
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      bytes_to[e] = Kept(SixBytesAt(warp, 0, g, 0, 2 * quad + e));
-      bytes_from[e] = Kept(SixBytesAt(0, 0, 2 * quad + e, warp, g));
-    }
+    for (int e = 0; e < 2; ++e) bytes_to[e] = Kept(SixBytesAt(warp, 0, g, 0, 2 * quad + e));
   }
 };
 
 // D [64, 16] (+)= A [64, 32] B [16, 32]^T of bytes, A without and B with a sign.
-__device__ __forceinline__ void MultiplyCodes(int (&d)[8], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, bool keep) {
+__device__ __forceinline__ void MultiplyCodes(int (&d)[8], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                              uint64_t b, bool keep) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p;\n}\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.s32.u8.s8 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, "
+      "%11}, %12, p;\n}\n"
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(int{keep})
       : "memory");
 }
 
-// Scores of a warp's 16 tokens, without their heads' factors: of token g of tile r of eight and head 8 j + 2 quad + e in s[4 j + 2 r + e].
-// scales[r]: of that token.
-// The codes go to `bytes` as such, as soon as `ready` says that they may.
+// Scores of a warp's 16 tokens, without their heads' factors: of token g of tile r of eight and head 8 j + 2
+// quad + e in s[4 j + 2 r + e]. scales[r]: of that token. The codes go to `bytes` as such, as soon as `ready`
+// says that they may.
 template <typename Ready>
-__device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, int lane, uint32_t queries, uint32_t bytes, Ready ready, float (&s)[8],
+__device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, int lane, uint32_t queries,
+                                          uint32_t bytes, Ready ready, float (&s)[8],
                                           uint32_t (&scales)[2][2]) {
   uint32_t exact[2][2][4], pair[2][1];
 #pragma unroll
@@ -73,7 +78,8 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
     LoadShared(scales[r], of + at.scales);
     LoadShared(pair[r], of + at.scales + static_cast<uint32_t>(lane % 2 * 4));
 #pragma unroll
-    for (int half = 0; half < 2; ++half) LoadShared(exact[r][half], slot + at.exact + static_cast<uint32_t>(r * 2 * kSixExactRow + half * 64));
+    for (int half = 0; half < 2; ++half)
+      LoadShared(exact[r][half], slot + at.exact + static_cast<uint32_t>(r * 2 * kSixExactRow + half * 64));
   }
   const uint64_t codes = ColumnsDescriptor(queries);
   constexpr uint32_t kPanel = kCodeRows * 128;
@@ -83,10 +89,15 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
 #pragma unroll
   for (int step = 0; step < kExactDim / 16; ++step) {
     const int w = step % 2 * 2;
-    const uint32_t a[4] = {exact[0][step / 2][w], exact[1][step / 2][w], exact[0][step / 2][w + 1], exact[1][step / 2][w + 1]};
+    const uint32_t a[4] = {exact[0][step / 2][w], exact[1][step / 2][w], exact[0][step / 2][w + 1],
+                           exact[1][step / 2][w + 1]};
 #pragma unroll
     for (int rest = 1; rest >= 0; --rest) {
-      Wgmma<__nv_bfloat16, 16, false>::MmaRegisters(s, a, Further(codes, (kSixGroups + static_cast<uint32_t>(rest)) * kPanel + static_cast<uint32_t>(step * 32)), true);
+      Wgmma<__nv_bfloat16, 16, false>::MmaRegisters(
+          s, a,
+          Further(codes,
+                  (kSixGroups + static_cast<uint32_t>(rest)) * kPanel + static_cast<uint32_t>(step * 32)),
+          true);
     }
   }
   WgmmaCommit();
@@ -96,7 +107,8 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       asm volatile("" : "+r"(sum[group][i]), "+f"(s[i])::"memory");
-      s[i] = __fmaf_rn(__int2float_rn(sum[group][i]), ScaleOf(scales[i / 2 % 2][group / 2], group % 2 != 0), s[i]);
+      s[i] = __fmaf_rn(__int2float_rn(sum[group][i]), ScaleOf(scales[i / 2 % 2][group / 2], group % 2 != 0),
+                       s[i]);
     }
   };
 #pragma unroll
@@ -118,7 +130,8 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
 #pragma unroll
     for (int w = 0; w < kSixSteps; ++w) {
       MultiplyCodes(sum[group], taken[0][w].low, taken[1][w].low, taken[0][w].high, taken[1][w].high,
-                    Further(codes, static_cast<uint32_t>(group) * kPanel + static_cast<uint32_t>(w * 32)), w > 0);
+                    Further(codes, static_cast<uint32_t>(group) * kPanel + static_cast<uint32_t>(w * 32)),
+                    w > 0);
     }
     WgmmaCommit();
     if (group == 0) ready();
@@ -126,8 +139,9 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
     for (int r = 0; r < 2; ++r) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        StoreWords4(bytes + at.bytes_to[e] + static_cast<uint32_t>(r * 8 * kSixBytesRow + group * kSixColumns), taken[r][2 * e].low, taken[r][2 * e].high,
-                    taken[r][2 * e + 1].low, taken[r][2 * e + 1].high);
+        StoreWords4(
+            bytes + at.bytes_to[e] + static_cast<uint32_t>(r * 8 * kSixBytesRow + group * kSixColumns),
+            taken[r][2 * e].low, taken[r][2 * e].high, taken[r][2 * e + 1].low, taken[r][2 * e + 1].high);
       }
     }
     if (group == 0) continue;
@@ -138,9 +152,11 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
   add(kSixGroups - 1);
 }
 
-// Weighted sums of a part's columns: rows g and g + 8, column 2 quad + e of tile j in o[j][2 r + e].
+// Weighted sums of half a group's columns, tiles 8 half .. 8 half + 7: rows g and g + 8, column 2 quad + e of
+// the j-th in o[j][2 r + e].
+inline constexpr int kSumTiles = kSixTiles / 2;
 struct SixSums {
-  float o[kSixTiles][4];
+  float o[kSumTiles][4];
   float offset[4];  // sums of weights
 
   __device__ __forceinline__ void Clear() {
@@ -172,23 +188,38 @@ struct SixSums {
   }
 };
 
+// Where an adding warp finds its bytes of tokens 2 quad and 2 quad + 1; `warp` of eight has half a group.
+struct SixSources {
+  uint32_t bytes[2];
+  __device__ __forceinline__ SixSources(int lane, int warp) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+      bytes[e] = Kept(SixBytesAt(0, 0, lane % 4 * 2 + e, warp / 2, lane / 4) + warp % 2 * 8);
+  }
+};
+
 // Adds a tile, of which the bytes and the four warps' weights are there.
-__device__ __forceinline__ void AddSixTile(uint32_t bytes, const SixPlaces& at, int lane, int part, const SixWeights (&weights)[4], SixSums* sums) {
+__device__ __forceinline__ void AddSixTile(uint32_t bytes, const SixSources& at, int lane, int group,
+                                           const SixWeights (&weights)[4], SixSums* sums) {
   constexpr uint32_t kOnes = 0x3c003c00u;
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    uint32_t four[4], words[4][4];
+    uint32_t four[4], words[4][2];
     LoadMatrix4(four, SharedAddress(weights[step].weights) + static_cast<uint32_t>(lane * 16));
-    const uint2 factors = weights[step].factors[part][lane % 4];
+    const uint2 factors = weights[step].factors[group][lane % 4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) LoadShared(words[i], bytes + at.bytes_from[i % 2] + static_cast<uint32_t>((step * 16 + i / 2 * 8) * kSixBytesRow));
-    const uint32_t a[4] = {Scale2(four[0], factors.x), Scale2(four[1], factors.x), Scale2(four[2], factors.y), Scale2(four[3], factors.y)};
+    for (int i = 0; i < 4; ++i)
+      LoadShared(words[i],
+                 bytes + at.bytes[i % 2] + static_cast<uint32_t>((step * 16 + i / 2 * 8) * kSixBytesRow));
+    const uint32_t a[4] = {Scale2(four[0], factors.x), Scale2(four[1], factors.x), Scale2(four[2], factors.y),
+                           Scale2(four[3], factors.y)};
     Mma(sums->offset, a, kOnes, kOnes, __half{});
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (int w = 0; w < 2; ++w) {
 #pragma unroll
       for (int byte = 0; byte < 4; ++byte) {
-        Mma(sums->o[4 * w + byte], a, WidenBytes(words[0][w], words[1][w], byte), WidenBytes(words[2][w], words[3][w], byte), __half{});
+        Mma(sums->o[4 * w + byte], a, WidenBytes(words[0][w], words[1][w], byte),
+            WidenBytes(words[2][w], words[3][w], byte), __half{});
       }
     }
   }
