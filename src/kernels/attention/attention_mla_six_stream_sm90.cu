@@ -168,9 +168,8 @@ __device__ __forceinline__ void ScoreShare(const AttentionParams& p, const CodeP
 
 __device__ __forceinline__ void AddShare(const AttentionParams& p, const CodePlanes& planes,
                                          const AttentionSchedule& s, Walk walk, Shared& shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = (static_cast<int>(threadIdx.x) - kScorers) / 32,
-            group = warp / 2;
-  const SixSources at(lane, warp);
+  const int lane = static_cast<int>(threadIdx.x) % 32, group = (static_cast<int>(threadIdx.x) - kScorers) / 32;
+  const SixSources at(lane, group);
   Turn turn = {0};
   Piece piece;
   WaitForEarlierKernels();
@@ -185,10 +184,10 @@ __device__ __forceinline__ void AddShare(const AttentionParams& p, const CodePla
     sums.Finish(shared.bases[last.base()].exponent, 1.0f / static_cast<float>(planes.rotation));
     AddersMeet();  // all bytes have been read
 #pragma unroll
-    for (int j = 0; j < kSumTiles; j += 4) {
+    for (int j = 0; j < kSixTiles; j += 4) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int column = group * kSixColumns + SixColumnOf(lane % 4 * 2 + c % 2, warp % 2 * kSumTiles + j);
+        const int column = group * kSixColumns + SixColumnOf(lane % 4 * 2 + c % 2, j);
         shared.rows.fours[SixRows::At(lane / 4 + c / 2 * 8, column / 4)] = {
             sums.o[j][c], sums.o[j + 1][c], sums.o[j + 2][c], sums.o[j + 3][c]};
       }
@@ -228,7 +227,7 @@ __global__ __maxnreg__(kRegisters) void MlaSixStreamKernel(const __grid_constant
     return;
   }
   if (threadIdx.x >= kScorers) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kAdderRegisters));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kAdderRegisters));
     AddShare(p, planes, s, walk, shared);
     return;
   }

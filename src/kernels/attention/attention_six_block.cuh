@@ -12,12 +12,12 @@ namespace cachalot::six {
 
 inline constexpr int kTeams = 2, kSlots = 4;
 inline constexpr int kTeamThreads = kSixGroups * 32;
-inline constexpr int kScorers = kTeams * kTeamThreads, kAdders = 2 * kTeamThreads,
+inline constexpr int kScorers = kTeams * kTeamThreads, kAdders = kTeamThreads,
                      kConsumers = kScorers + kAdders;  // threads
 inline constexpr int kConsumerWarps = kConsumers / 32;
 inline constexpr int kThreads = kConsumers + 128;  // of the last warpgroup one warp copies
 // Of a thread: at the start, and then by what the warps do.
-inline constexpr int kRegisters = 96, kScorerRegisters = 144, kAdderRegisters = 80, kCopierRegisters = 32;
+inline constexpr int kRegisters = 128, kScorerRegisters = 160, kAdderRegisters = 160, kCopierRegisters = 32;
 static_assert(kScorers * kScorerRegisters + kAdders * kAdderRegisters + 128 * kCopierRegisters <=
               kThreads * kRegisters);
 inline constexpr int kBases = 4;

@@ -152,11 +152,9 @@ __device__ __forceinline__ void SixScores(uint32_t slot, const SixPlaces& at, in
   add(kSixGroups - 1);
 }
 
-// Weighted sums of half a group's columns, tiles 8 half .. 8 half + 7: rows g and g + 8, column 2 quad + e of
-// the j-th in o[j][2 r + e].
-inline constexpr int kSumTiles = kSixTiles / 2;
+// Weighted sums of a group's columns: rows g and g + 8, column 2 quad + e of tile j in o[j][2 r + e].
 struct SixSums {
-  float o[kSumTiles][4];
+  float o[kSixTiles][4];
   float offset[4];  // sums of weights
 
   __device__ __forceinline__ void Clear() {
@@ -188,38 +186,48 @@ struct SixSums {
   }
 };
 
-// Where an adding warp finds its bytes of tokens 2 quad and 2 quad + 1; `warp` of eight has half a group.
+// Where an adding warp finds its bytes of tokens 2 quad and 2 quad + 1.
 struct SixSources {
   uint32_t bytes[2];
-  __device__ __forceinline__ SixSources(int lane, int warp) {
+  __device__ __forceinline__ SixSources(int lane, int group) {
 #pragma unroll
-    for (int e = 0; e < 2; ++e)
-      bytes[e] = Kept(SixBytesAt(0, 0, lane % 4 * 2 + e, warp / 2, lane / 4) + warp % 2 * 8);
+    for (int e = 0; e < 2; ++e) bytes[e] = Kept(SixBytesAt(0, 0, lane % 4 * 2 + e, group, lane / 4));
   }
 };
 
-// Adds a tile, of which the bytes and the four warps' weights are there.
-__device__ __forceinline__ void AddSixTile(uint32_t bytes, const SixSources& at, int lane, int group,
-                                           const SixWeights (&weights)[4], SixSums* sums) {
+// What it takes from there, of a step.
+struct SixStep {
+  uint32_t words[4][4], weights[4];
+  uint2 factors;
+
+  __device__ __forceinline__ void Load(uint32_t bytes, const SixSources& at, int lane, int group, const SixWeights& of, int step) {
+    LoadMatrix4(weights, SharedAddress(of.weights) + static_cast<uint32_t>(lane * 16));
+    factors = of.factors[group][lane % 4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      LoadShared(words[i], bytes + at.bytes[i % 2] + static_cast<uint32_t>((step * 16 + i / 2 * 8) * kSixBytesRow));
+    }
+  }
+};
+
+// Adds a tile, of which the bytes and the four warps' weights are there. A short loop: other warps run other code meanwhile.
+__device__ __forceinline__ void AddSixTile(uint32_t bytes, const SixSources& at, int lane, int group, const SixWeights (&weights)[4],
+                                           SixSums* sums) {
   constexpr uint32_t kOnes = 0x3c003c00u;
-#pragma unroll
+  SixStep next;
+  next.Load(bytes, at, lane, group, weights[0], 0);
+#pragma unroll 1
   for (int step = 0; step < 4; ++step) {
-    uint32_t four[4], words[4][2];
-    LoadMatrix4(four, SharedAddress(weights[step].weights) + static_cast<uint32_t>(lane * 16));
-    const uint2 factors = weights[step].factors[group][lane % 4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      LoadShared(words[i],
-                 bytes + at.bytes[i % 2] + static_cast<uint32_t>((step * 16 + i / 2 * 8) * kSixBytesRow));
-    const uint32_t a[4] = {Scale2(four[0], factors.x), Scale2(four[1], factors.x), Scale2(four[2], factors.y),
-                           Scale2(four[3], factors.y)};
+    const SixStep now = next;
+    if (step < 3) next.Load(bytes, at, lane, group, weights[step + 1], step + 1);
+    const uint32_t a[4] = {Scale2(now.weights[0], now.factors.x), Scale2(now.weights[1], now.factors.x), Scale2(now.weights[2], now.factors.y),
+                           Scale2(now.weights[3], now.factors.y)};
     Mma(sums->offset, a, kOnes, kOnes, __half{});
 #pragma unroll
-    for (int w = 0; w < 2; ++w) {
+    for (int w = 0; w < 4; ++w) {
 #pragma unroll
       for (int byte = 0; byte < 4; ++byte) {
-        Mma(sums->o[4 * w + byte], a, WidenBytes(words[0][w], words[1][w], byte),
-            WidenBytes(words[2][w], words[3][w], byte), __half{});
+        Mma(sums->o[4 * w + byte], a, WidenBytes(now.words[0][w], now.words[1][w], byte), WidenBytes(now.words[2][w], now.words[3][w], byte), __half{});
       }
     }
   }
