@@ -14,9 +14,9 @@ constexpr int64_t kPlaneAlignment = 16;
 
 constexpr KvFormat kFormats[] = {
     {"k8v8", {KvCode::kInt8, KvCode::kE4M3, 0, 0, 128, true}},
-    {"k6v8", {KvCode::kInt6, KvCode::kE4M3, 0, 0, 64, true}},
+    {"k6v8", {KvCode::kInt6, KvCode::kE4M3, 0, 0, 128, true}},
     {"fp8", {KvCode::kE4M3, KvCode::kE4M3, 0, 0, 128, false}},
-    {"k6v4", {KvCode::kInt6, KvCode::kInt4, 0, 32, 64, true}},
+    {"k6v4", {KvCode::kInt6, KvCode::kInt4, 0, 32, 128, true}},
     {"k4v4", {KvCode::kInt4, KvCode::kInt4, 32, 32, 32, true}},
 };
 

@@ -164,7 +164,7 @@ TEST(KvFormat, Bytes) {
   EXPECT_EQ(bytes("fp8", head), 130 + 130);
   EXPECT_EQ(bytes("k6v4", head), 98 + 72);
   EXPECT_EQ(bytes("k4v4", head), 72 + 72);
-  EXPECT_EQ(bytes("k6v8", latent), 384 + 16 + 128);
+  EXPECT_EQ(bytes("k6v8", latent), 384 + 8 + 128);
   EXPECT_EQ(bytes("fp8", latent), 512 + 8 + 128);
   EXPECT_EQ(FindKvFormat("k5v5"), nullptr);
 }

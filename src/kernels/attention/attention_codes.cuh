@@ -28,6 +28,11 @@ bool MlaCodeStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedu
 CudaStatus RunMlaCodeStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                             const CodePlanes& planes);
 
+// --- attention_mla_six_stream_sm90.cu: of those, INT6 ---
+bool MlaSixStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule, const CodePlanes& planes);
+CudaStatus RunMlaSixStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
+                           const CodePlanes& planes);
+
 #ifdef __CUDACC__
 
 __device__ __forceinline__ bool HasIntegerKeys(const CodePlanes& planes) {

@@ -58,9 +58,9 @@ __device__ __forceinline__ void StoreLatentRow(const AttentionParams& p, const C
       }
       sums[i / 4] = sum;
       using Head = typename Keys::Head;
-      const int column = lane % 8 * kValues + i, head = column / Keys::kHeadDim, value = column % Keys::kHeadDim;
+      const int value = lane % 8 * kValues + i;
       auto* to = reinterpret_cast<uint32_t*>(shared->words[part]);
-      to[QueryWord(r, Head::QuadOf(value), head * Head::kSteps + Head::StepOf(value), Head::HalfOf(value))] = word;
+      to[QueryWord(r, Head::QuadOf(value), Head::StepOf(value), Head::HalfOf(value))] = word;
     }
     constexpr int kLanes = 8 / Keys::kGroups;  // of a group
     int total = sums[kValues / 4 - 1];

@@ -39,10 +39,6 @@ __device__ __forceinline__ void CopyLatents(const CodePlanes& planes, const RunP
   const int lane = static_cast<int>(threadIdx.x) % 32, first = low - at.t0, end = high - at.t0;
   CopyRows<kAll, Slot::kMainRow, kLatentRow>(RegionAt(at, planes.key.main + at.row * Slot::kMainRow), slot, first, end,
                                              [](int token, int byte) { return Slot::Main(token, byte); });
-  if constexpr (Slot::kHighRow > 0) {
-    CopyRows<kAll, Slot::kHighRow, kLatentRow>(RegionAt(at, planes.key.high + at.row * Slot::kHighRow), slot, first, end,
-                                               [](int token, int byte) { return Slot::High(token, byte); });
-  }
   CopyRows<kAll, kExactRow, kExactRow>(RegionAt(at, planes.exact + at.row * kExactRow), slot, first, end,
                                        [](int token, int byte) { return Slot::Exact(token, byte); });
   constexpr int kScalePieces = kRunTokens * Slot::kScaleRow / kPieceBytes;
@@ -61,8 +57,7 @@ template <KvCode kCode>
 struct LatentKeyCodes {
   using Keys = LatentKeys<kCode>;
   using Head = typename Keys::Head;
-  uint32_t main[Keys::kHeads][Head::kWords];
-  uint32_t high[Keys::kHeads][Head::kHighWords == 0 ? 1 : Head::kHighWords];
+  uint32_t main[Head::kWords];
 };
 
 // Where a scoring lane finds its things of a slot: of its token of the first tile, and of its quad's four tokens.
@@ -70,13 +65,12 @@ template <KvCode kCode>
 struct ScoringPlaces {
   using Slot = LatentSlot<kCode>;
   using Head = typename LatentKeys<kCode>::Head;
-  uint32_t main, high, exact, bytes, own_scales, scales, group_scales, factors, weights;
+  uint32_t main, exact, bytes, own_scales, scales, group_scales, factors, weights;
 
   __device__ __forceinline__ explicit ScoringPlaces(int lane) {
     const int g = lane / 4, quad = lane % 4, token = TokenOf(0, g);
     constexpr int kMine = Slot::kGroups > 8 ? Slot::kGroups / 8 : 1, kSharers = Slot::kGroups / kMine;
     main = static_cast<uint32_t>(Slot::Main(token, Head::MainOffset(quad, 0)));
-    high = static_cast<uint32_t>(Slot::High(token, Head::kHighWords == 0 ? 0 : Head::HighOffset(quad, 0)));
     exact = static_cast<uint32_t>(Slot::Exact(token, 2 * Slot::ExactValueOf(quad, 0)));
     bytes = static_cast<uint32_t>(Slot::Bytes(token, 0, quad * 2));
     own_scales = static_cast<uint32_t>(Slot::kScales + token * Slot::kScaleRow + quad * 4);
@@ -89,23 +83,17 @@ struct ScoringPlaces {
 
 // A part of tile `tile`'s tokens.
 template <KvCode kCode>
-__device__ __forceinline__ void ReadLatentKeys(uint32_t main, uint32_t high, int part, int tile, LatentKeyCodes<kCode>* codes) {
+__device__ __forceinline__ void ReadLatentKeys(uint32_t main, int part, int tile, LatentKeyCodes<kCode>* codes) {
   using Slot = LatentSlot<kCode>;
-  using Keys = LatentKeys<kCode>;
-  using Head = typename Keys::Head;
+  using Head = typename LatentKeys<kCode>::Head;
   constexpr int kAtOnce = Head::kGrouped ? 1 : Head::kWords < 4 ? Head::kWords : 4;
   const auto further = static_cast<uint32_t>(tile * Slot::kTileApart * kLatentRow);
 #pragma unroll
-  for (int head = 0; head < Keys::kHeads; ++head) {
-    const int of = part * Keys::kHeads + head;
+  for (int w = 0; w < Head::kWords; w += kAtOnce) {
+    uint32_t words[kAtOnce];
+    LoadShared(words, Slot::Further(main, part * Head::kRowBytes + Head::MainOffset(0, w)) + further);
 #pragma unroll
-    for (int w = 0; w < Head::kWords; w += kAtOnce) {
-      uint32_t words[kAtOnce];
-      LoadShared(words, Slot::Further(main, of * Head::kRowBytes + Head::MainOffset(0, w)) + further);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) codes->main[head][w + i] = words[i];
-    }
-    if constexpr (Head::kHighWords > 0) LoadShared(codes->high[head], Slot::Further(high, of * Head::kHighRowBytes) + further);
+    for (int i = 0; i < kAtOnce; ++i) codes->main[w + i] = words[i];
   }
 }
 
@@ -127,7 +115,7 @@ __device__ __forceinline__ void AddPartScores(const LatentKeyCodes<kCode>& codes
     for (int w = 0; w < Head::kWords; ++w) {
       const uint4 four = shared.words[part][w * 32 + lane];
       const uint32_t a[4] = {four.x, four.y, four.z, four.w};
-      Mma(sum, a, HalvesOfE4M3(codes.main[0][w], false), HalvesOfE4M3(codes.main[0][w], true), __half{});
+      Mma(sum, a, HalvesOfE4M3(codes.main[w], false), HalvesOfE4M3(codes.main[w], true), __half{});
     }
 #pragma unroll
     for (int c = 0; c < 4; ++c) s[c] = __fmaf_rn(sum[c], scale(c, 0), s[c]);
@@ -139,12 +127,12 @@ __device__ __forceinline__ void AddPartScores(const LatentKeyCodes<kCode>& codes
       int sum[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int i = 0; i < kStepsOfGroup; ++i) {
-        const int step = group * kStepsOfGroup + i, head = step / Head::kSteps;
-        const OperandB b = Keys::Take(codes.main[head], codes.high[head], quad, step % Head::kSteps);
+        const int step = group * kStepsOfGroup + i;
+        const OperandB b = Head::Take(codes.main, nullptr, quad, step);
         MmaBytes<Head::kSigned>(sum, q.words[part][step], b);
         if constexpr (Keys::kTaken) {
-          pieces[Keys::PieceOf(0, step, 0)][Keys::WordOf(step, 0)] = b.low;
-          pieces[Keys::PieceOf(0, step, 1)][Keys::WordOf(step, 1)] = b.high;
+          pieces[Keys::PieceOf(0, 0)][step] = b.low;
+          pieces[Keys::PieceOf(0, 1)][step] = b.high;
         }
       }
 #pragma unroll
@@ -189,12 +177,12 @@ __device__ __forceinline__ void LatentScores(uint32_t slot, const ScoringPlaces<
       }
     }
   }
-  const uint32_t main = slot + at.main, high = slot + at.high, bytes = slot + at.bytes;
+  const uint32_t main = slot + at.main, bytes = slot + at.bytes;
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
     LatentKeyCodes<kCode> codes[kLatentParts];
 #pragma unroll
-    for (int part = 0; part < kLatentParts; ++part) ReadLatentKeys<kCode>(main, high, part, tile, &codes[part]);
+    for (int part = 0; part < kLatentParts; ++part) ReadLatentKeys<kCode>(main, part, tile, &codes[part]);
     uint32_t scales[2][Slot::kGroups / 2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) LoadShared(scales[c], slot + at.scales + static_cast<uint32_t>((2 * tile + c) * Slot::kScaleRow));

@@ -169,27 +169,26 @@ __device__ __forceinline__ void AddLatents(const LatentBytes<kCode>& bytes, int 
   }
 }
 
-// The coded columns of a part turned back: a rotation of 128 is a part, without its factor.
-template <KvCode kCode>
-__device__ __forceinline__ void TurnBack(int lane, LatentSums<kCode>* sums) {
-  using Values = LatentValues<kCode>;
-  // Bits of a column's number are bits of its tile and of g = 2 quad + e, in some order.
+// The coded columns of a part turned back: a rotation of 128 is a part, without its factor. Rows g and g + 8, column 2 quad + e of tile j in
+// o[j][2 r + e]; bits of a column's number are bits of its tile and of g = 2 quad + e, in some order.
+template <int kTiles>
+__device__ __forceinline__ void TurnBack(int lane, float (&o)[kTiles][4]) {
 #pragma unroll
-  for (int half = 1; half < Values::kTiles; half *= 2) {
+  for (int half = 1; half < kTiles; half *= 2) {
 #pragma unroll
-    for (int j = 0; j < Values::kTiles; ++j) {
+    for (int j = 0; j < kTiles; ++j) {
       if ((j & half) != 0) continue;
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const float a = sums->o[j][c], b = sums->o[j + half][c];
-        sums->o[j][c] = a + b;
-        sums->o[j + half][c] = a - b;
+        const float a = o[j][c], b = o[j + half][c];
+        o[j][c] = a + b;
+        o[j + half][c] = a - b;
       }
     }
   }
   const int quad = lane % 4;
 #pragma unroll
-  for (auto& tile : sums->o) {
+  for (auto& tile : o) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float a = tile[2 * r], b = tile[2 * r + 1];

@@ -31,8 +31,7 @@ __device__ __forceinline__ void FoldersMeet() { asm volatile("bar.sync 3, %0;\n"
 // This block's partial result of the piece has been written; by thread 0, behind all that have.
 __device__ __forceinline__ void AddCut(const AttentionSchedule& s, const Piece& piece, CodeCut* cuts) {
   cuts[piece.continues ? 0 : 1] = {piece.first_block, piece.last_block, piece.seq.q_begin};
-  __threadfence();
-  atomicAdd(s.arrivals + piece.first_block, 1);
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;\n" ::"l"(s.arrivals + piece.first_block) : "memory");
 }
 
 // Until every block has added its piece. The counter is zero again when all have seen that.
@@ -46,9 +45,9 @@ __device__ __noinline__ inline void WaitForCut(int32_t* arrivals, int pieces) {
       if (arrived >= pieces) break;
       if (clock64() - since > kMostClocks) __trap();  // a block that never came: a fault of ours
     }
-    if (atomicAdd(arrivals, 1) == 2 * pieces - 1) *arrivals = 0;
   }
   FoldersMeet();
+  if (threadIdx.x == 0 && atomicAdd(arrivals, 1) == 2 * pieces - 1) *arrivals = 0;
 }
 
 // A factor for each piece and head, and the inverse sums of the weights.

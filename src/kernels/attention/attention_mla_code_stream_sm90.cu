@@ -1,8 +1,8 @@
-// Absorbed MLA decode (up to 16 heads, one token a sequence) over a quantised latent cache, as one stream of codes a block; work is laid out
-// and folded as in attention_mla_stream_sm90.cu.
+// Absorbed MLA decode (up to 16 heads, one token a sequence) over a latent cache in INT8, INT4 or E4M3, as one stream of codes a block; work is laid
+// out and folded as in attention_mla_stream_sm90.cu. INT6: attention_mla_six_stream_sm90.cu.
 //
 // A run of 16 tokens passes three kinds of warps, each behind a barrier of its slot. Four warps copy codes, a run each in turn. Eight warps score,
-// a run each in turn and alone: codes to bytes, products with the queries, weights; INT6's and INT4's bytes are left where their codes were.
+// a run each in turn and alone: codes to bytes, products with the queries, weights; INT4's bytes are left where their codes were.
 // Four warps have 128 columns each of the weighted sums and take all runs in order. So no warp waits for others at the same work, and what one
 // waits for has mostly been there for long: of 16 slots eight are scored at most.
 //
@@ -242,7 +242,7 @@ __device__ __forceinline__ void EndPiece(const AttentionParams& p, const CodePla
   using Fours = CodeFours<kCode>;
   const int thread = static_cast<int>(threadIdx.x) % kAdderThreads, lane = thread % 32;
   sums->Finish(base.exponent, 1.0f / static_cast<float>(planes.rotation));
-  if (planes.rotation > 1) TurnBack<kCode>(lane, sums);
+  if (planes.rotation > 1) TurnBack(lane, sums->o);
   float m[2], l[2], inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -374,12 +374,12 @@ CudaStatus Launch(const CudaExec& exec, const CudaBatch& batch, const AttentionS
 }
 
 // Scales of as many columns as this kernel's warps expect.
-constexpr int GroupsOf(KvCode code) { return code == KvCode::kInt4 ? 16 : code == KvCode::kInt6 ? 8 : 4; }
+constexpr int GroupsOf(KvCode code) { return code == KvCode::kInt4 ? 16 : 4; }
 
 }  // namespace
 
 bool MlaCodeStreamCovers(const CudaBatch& batch, const AttentionSchedule& schedule, const CodePlanes& planes) {
-  return MlaStreamCovers(batch, schedule) && planes.key.groups == GroupsOf(planes.key.code);
+  return MlaStreamCovers(batch, schedule) && planes.key.code != KvCode::kInt6 && planes.key.groups == GroupsOf(planes.key.code);
 }
 
 CudaStatus RunMlaCodeStream(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
@@ -387,8 +387,6 @@ CudaStatus RunMlaCodeStream(const CudaExec& exec, const CudaBatch& batch, const 
   switch (planes.key.code) {
     case KvCode::kInt8:
       return Launch<KvCode::kInt8>(exec, batch, schedule, params, planes);
-    case KvCode::kInt6:
-      return Launch<KvCode::kInt6>(exec, batch, schedule, params, planes);
     case KvCode::kInt4:
       return Launch<KvCode::kInt4>(exec, batch, schedule, params, planes);
     default:

@@ -241,8 +241,10 @@ CudaStatus AttendCodes(const CudaExec& exec, const CudaBatch& batch, const Atten
     return CopyToHalf(exec, batch, params);
   }
   if (fast && MlaCodesCover(params, planes)) {
-    if (MlaCodeStreamCovers(batch, schedule, planes)) {
-      if (CudaStatus failure = RunMlaCodeStream(exec, batch, schedule, params, planes)) return failure;
+    const bool six = MlaSixStreamCovers(batch, schedule, planes);
+    if (six || MlaCodeStreamCovers(batch, schedule, planes)) {
+      const auto run = six ? &RunMlaSixStream : &RunMlaCodeStream;
+      if (CudaStatus failure = run(exec, batch, schedule, params, planes)) return failure;
       return CopyToHalf(exec, batch, params);
     }
     if (CudaStatus failure = RunMlaCodes(exec, batch, schedule, params, planes)) return failure;

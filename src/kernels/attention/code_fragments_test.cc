@@ -276,6 +276,7 @@ void CheckLatents(int group) {
 
 TEST(CodeFragments, LatentsAreThoseOfTheCodes) {
   CheckLatents<KvCode::kInt8>(128);
+  CheckLatents<KvCode::kInt6>(128);
   CheckLatents<KvCode::kInt6>(64);
   CheckLatents<KvCode::kInt4>(32);
   CheckLatents<KvCode::kE4M3>(128);

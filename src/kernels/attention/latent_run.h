@@ -1,9 +1,9 @@
-// Where 16 latents of a quantised cache lie in shared memory, and how the warps of attention_mla_code_stream_sm90.cu take them apart. Index
+// Where 16 latents of a quantised cache lie in shared memory, and how the warps of attention_mla_code_stream_sm90.cu take them apart (INT6: latent_six.h). Index
 // arithmetic and bit operations alone, the same on the host, for the test.
 //
 // Keys: a warp scores a run alone, its 512 columns as four parts of 128, with the fragments of code_fragments.h (mma.m16n8k32, the latents
-// are B). Scales are of 128 columns (INT8, E4M3), 64 (INT6) or 32 (INT4).
-// Values: warp w has the columns of part w. INT6 and INT4 come as bytes, which the warp that scored the run has left where their codes had
+// are B). Scales are of 128 columns (INT8, E4M3) or 32 (INT4).
+// Values: warp w has the columns of part w. INT4 comes as bytes, which the warp that scored the run has left where their codes had
 // been: a part of a token is eight pieces of 16 bytes. Lane g has piece g of its four tokens; byte j of it is column g of tile j
 // (mma.m16n8k16 of F16, the latents are B), and all bytes of a tile have the same scale.
 #pragma once
@@ -17,31 +17,17 @@ inline constexpr int kLatentParts = 4;
 inline constexpr int kLatentRow = kLatentParts * kLatentColumns;  // bytes of a token's row: codes, or bytes
 inline constexpr int kExactRow = 2 * 64;
 
-// A part's keys are kHeads fragments of kHeadDim columns, each with the scale, or scales, of its own.
+// A part's keys.
 template <KvCode kCode>
 struct LatentKeys {
-  static constexpr int kHeads = kCode == KvCode::kInt6 ? 2 : 1;
-  static constexpr int kHeadDim = kLatentColumns / kHeads;
-  using Head = KeyFragments<kCode, kHeadDim>;
+  static_assert(kCode != KvCode::kInt6);
+  using Head = KeyFragments<kCode, kLatentColumns>;
   static constexpr bool kTaken = !Head::kBytes;  // apart, into bytes
-  static constexpr int kGroups = kHeads * Head::kGroups;
-  static constexpr int kSteps = kHeads * Head::kSteps;
+  static constexpr int kGroups = Head::kGroups;
+  static constexpr int kSteps = Head::kSteps;
 
-  // The bits of a where the mask has them, else those of b.
-  static CACHALOT_BOTH uint32_t Choose(uint32_t a, uint32_t b, uint32_t mask) { return b ^ ((a ^ b) & mask); }
-  // The bytes of a step.
-  static CACHALOT_BOTH OperandB Take(const uint32_t* main, const uint32_t* high, int quad, int step) {
-    if constexpr (kCode == KvCode::kInt6) {
-      // Upper bits of the low halves in bits 0 and 1 of each byte, of the high halves in bits 4 and 5.
-      const uint32_t word = main[step], top = high[step] >> (quad % 2 * 2) & 0x33333333u;
-      return {Choose(word, top << 4, 0x0f0f0f0fu), Choose(word >> 4, top, 0x0f0f0f0fu)};
-    } else {
-      return Head::Take(main, high, quad, step);
-    }
-  }
-  // Which piece of a part a lane's bytes of step `step` and register `half` go to, and which of its words they are.
-  static CACHALOT_BOTH int PieceOf(int quad, int step, int half) { return quad * 2 + (kCode == KvCode::kInt6 ? step % 2 : half); }
-  static CACHALOT_BOTH int WordOf(int step, int half) { return kCode == KvCode::kInt6 ? step / 2 * 2 + half : step; }
+  // Which piece of a part a lane's bytes of register `half` of a step go to; the step is the word.
+  static CACHALOT_BOTH int PieceOf(int quad, int half) { return quad * 2 + half; }
 };
 
 template <KvCode kCode>
@@ -55,7 +41,6 @@ struct LatentValues {
 
   // Column g of tile j; of four tiles from a multiple of four on, columns lie side by side.
   static CACHALOT_BOTH int ColumnOf(int g, int j) {
-    if constexpr (kCode == KvCode::kInt6) return (j / 8 * 2 + g / 4) * kKvUnit + j / 4 % 2 * 16 + g % 4 * 4 + j % 4;
     if constexpr (kCode == KvCode::kInt4) return j / 4 * kKvUnit + g % 2 * 16 + g / 2 * 4 + j % 4;
     return g * 16 + j;
   }
@@ -75,7 +60,6 @@ template <KvCode kCode>
 struct LatentSlot {
   using Keys = LatentKeys<kCode>;
   static constexpr int kMainRow = Keys::kTaken ? 256 : 512;
-  static constexpr int kHighRow = kCode == KvCode::kInt6 ? 128 : 0;
   static constexpr int kGroups = kLatentParts * Keys::kGroups;
   static constexpr int kScaleRow = 2 * kGroups;
   static constexpr int kExact = kRunTokens * kLatentRow;
@@ -87,9 +71,7 @@ struct LatentSlot {
   // A number of three bits, from those that tell a tile's tokens apart and those of a lane's quad.
   static CACHALOT_BOTH constexpr int Turn(int token) { return token % 2 + token / 4 * 2; }
   // Offsets within the slot; what is XORed does not leave 128 bytes.
-  static CACHALOT_BOTH constexpr int MainTurn(int token) { return kCode == KvCode::kInt6 ? Turn(token) % 4 * 2 : Turn(token); }
-  static CACHALOT_BOTH constexpr int Main(int token, int byte) { return token * kLatentRow + (byte ^ MainTurn(token) * kPieceBytes); }
-  static CACHALOT_BOTH constexpr int High(int token, int byte) { return token * kLatentRow + 256 + (byte ^ Turn(token) % 4 * kPieceBytes); }
+  static CACHALOT_BOTH constexpr int Main(int token, int byte) { return token * kLatentRow + (byte ^ Turn(token) * kPieceBytes); }
   static CACHALOT_BOTH constexpr int Exact(int token, int byte) { return kExact + token * kExactRow + (byte ^ token % 2 * (4 * kPieceBytes)); }
   // Of a part's eight pieces.
   static CACHALOT_BOTH constexpr int Bytes(int token, int part, int piece) {

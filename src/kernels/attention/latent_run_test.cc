@@ -26,7 +26,7 @@ uint32_t WordAt(const std::vector<std::byte>& bytes, int64_t at) {
   return word;
 }
 
-int GroupColumns(KvCode code) { return code == KvCode::kInt4 ? 32 : code == KvCode::kInt6 ? 64 : 128; }
+int GroupColumns(KvCode code) { return code == KvCode::kInt4 ? 32 : 128; }
 
 // One run of random latents, and what they decode to.
 template <KvCode kCode>
@@ -68,7 +68,6 @@ struct Run {
       }
     };
     copy(planes.key.main, Slot::kMainRow, [](int token, int byte) { return Slot::Main(token, byte); });
-    if (Slot::kHighRow > 0) copy(planes.key.high, Slot::kHighRow, [](int token, int byte) { return Slot::High(token, byte); });
     copy(planes.exact, kExactRow, [](int token, int byte) { return Slot::Exact(token, byte); });
     EXPECT_LT(*places.rbegin(), Slot::kScales);
     return slot;
@@ -90,7 +89,7 @@ void CheckCodes() {
   using Values = LatentValues<kCode>;
   const Run<kCode> run;
   ASSERT_EQ(run.planes.key.main_row, Slot::kMainRow);
-  ASSERT_EQ(run.planes.key.high_row, Slot::kHighRow);
+  ASSERT_EQ(run.planes.key.high_row, 0);
   ASSERT_EQ(run.planes.key.scale_row, Slot::kScaleRow);
   std::vector<std::byte> slot = run.Copied(), taken = slot;
   std::vector<int> seen(kRunTokens * kDim);
@@ -98,39 +97,33 @@ void CheckCodes() {
   for (int lane = 0; lane < 32; ++lane) {
     const int quad = lane % 4;
     const auto main = static_cast<uint32_t>(Slot::Main(TokenOf(0, lane / 4), Head::MainOffset(quad, 0)));
-    const auto high_at = static_cast<uint32_t>(Slot::High(TokenOf(0, lane / 4), Head::kHighWords == 0 ? 0 : Head::HighOffset(quad, 0)));
     const auto bytes = static_cast<uint32_t>(Slot::Bytes(TokenOf(0, lane / 4), 0, quad * 2));
     for (int tile = 0; tile < 2; ++tile) {
       const int token = TokenOf(tile, lane / 4), further = tile * Slot::kTileApart * kLatentRow;
-      for (int of = 0; of < kLatentParts * Keys::kHeads; ++of) {
-        const int part = of / Keys::kHeads, head = of % Keys::kHeads;
-        uint32_t words[Head::kWords], high[2] = {};
+      for (int part = 0; part < kLatentParts; ++part) {
+        uint32_t words[Head::kWords];
         for (int w = 0; w < Head::kWords; ++w) {
           const int first = w / 4 * 4;  // of those that are loaded at once
           const bool alone = Head::kGrouped;
-          const uint32_t at = Slot::Further(main, of * Head::kRowBytes + Head::MainOffset(0, alone ? w : first));
+          const uint32_t at = Slot::Further(main, part * Head::kRowBytes + Head::MainOffset(0, alone ? w : first));
           words[w] = WordAt(slot, at + static_cast<uint32_t>(further + (alone ? 0 : w - first) * 4));
         }
-        for (int w = 0; w < Head::kHighWords; ++w) {
-          high[w] = WordAt(slot, Slot::Further(high_at, of * Head::kHighRowBytes) + static_cast<uint32_t>(further + w * 4));
-        }
         for (int step = 0; step < Head::kSteps; ++step) {
-          const OperandB b = Keys::Take(words, high, quad, step);
+          const OperandB b = Head::Take(words, nullptr, quad, step);
           for (int i = 0; i < 8; ++i) {
             const auto byte = static_cast<uint8_t>((i < 4 ? b.low : b.high) >> (8 * (i % 4)));
-            const int column = part * kLatentColumns + head * Keys::kHeadDim + Head::ValueOf(quad, step, i / 4, i % 4);
+            const int column = part * kLatentColumns + Head::ValueOf(quad, step, i / 4, i % 4);
             const float code = kCode == KvCode::kE4M3
                                    ? FP8E4M3ToF32(byte)
                                    : static_cast<float>((Head::kSigned ? static_cast<int8_t>(byte) : byte) - Head::kBias) * Head::kStep;
             run.Check(code, token, column, &seen);
           }
           if constexpr (Keys::kTaken) {
-            const int of_part = head * Head::kSteps + step;
             for (int half = 0; half < 2; ++half) {
-              const int piece = Keys::PieceOf(0, of_part, half);
+              const int piece = Keys::PieceOf(0, half);
               const uint32_t at = Slot::Further(bytes, part * kLatentColumns + piece * kPieceBytes) + static_cast<uint32_t>(further);
-              EXPECT_EQ(at, static_cast<uint32_t>(Slot::Bytes(token, part, Keys::PieceOf(quad, of_part, half))));
-              store(at + static_cast<uint32_t>(4 * Keys::WordOf(of_part, half)), half == 0 ? b.low : b.high);
+              EXPECT_EQ(at, static_cast<uint32_t>(Slot::Bytes(token, part, Keys::PieceOf(quad, half))));
+              store(at + static_cast<uint32_t>(4 * step), half == 0 ? b.low : b.high);
             }
           }
         }
@@ -204,9 +197,6 @@ void CheckBanks() {
       const int byte = of * Head::kRowBytes;
       EXPECT_EQ(MostOfABank(key_bytes, [&](int g, int quad) { return Slot::Main(TokenOf(0, g), byte + Head::MainOffset(quad, w)); }), 1);
     }
-    if constexpr (Head::kHighWords > 0) {
-      EXPECT_EQ(MostOfABank(8, [&](int g, int quad) { return Slot::High(TokenOf(0, g), of * Head::kHighRowBytes + Head::HighOffset(quad, 0)); }), 1);
-    }
   }
   for (int half = 0; half < 2; ++half) {
     EXPECT_EQ(MostOfABank(16, [&](int g, int quad) { return Slot::Exact(TokenOf(0, g), 2 * Slot::ExactValueOf(quad, half)); }), 1);
@@ -226,7 +216,6 @@ void Check() {
 
 TEST(LatentRun, IsWhatTheCodesStandFor) {
   Check<KvCode::kInt8>();
-  Check<KvCode::kInt6>();
   Check<KvCode::kInt4>();
   Check<KvCode::kE4M3>();
 }

@@ -1,5 +1,5 @@
 list(APPEND KERNEL_SOURCES attention/attention.cc attention/attention_codes_ref.cc attention/attention_ref.cc)
 list(APPEND KERNEL_AVX2 attention/attention_avx2.cc)
 list(APPEND KERNEL_AVX512 attention/attention_kernels_avx512.cc)
-list(APPEND KERNEL_TESTS attention/attention_codes_test.cc attention/attention_test.cc attention/code_fragments_test.cc attention/latent_run_test.cc attention/run_slot_test.cc)
+list(APPEND KERNEL_TESTS attention/attention_codes_test.cc attention/attention_test.cc attention/code_fragments_test.cc attention/latent_run_test.cc attention/latent_six_test.cc attention/run_slot_test.cc)
 list(APPEND KERNEL_BENCHES attention/attention_bench.cc)
