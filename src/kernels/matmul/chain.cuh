@@ -1,17 +1,21 @@
-// Matmuls of one row of x that follow each other (decode at one sequence), in one launch: the output projection, gate/up with the norm in
-// front and SwiGLU behind it, down, the next layer's QKV.
+// Matmuls of one row of x that follow each other (decode at one sequence), in one launch: the output
+// projection, gate/up with the norm in front and SwiGLU behind it, down, the next layer's QKV.
 //
-// Bound: the bytes of W. What is lost between launches is time in which nothing is on its way from memory: the last sums, the end of
-// one grid and the beginning of another, x, its norm. Here a block an SM stays, and a warp orders W's rows by bulk copies into a ring
-// that runs on from matrix to matrix, so that memory works while all blocks wait for each other between two matmuls (about 5 us, in
-// which a ring of 190 KB takes in as much as memory gives in 5). A Q4_K superblock of 16 rows costs a lane about 220 instructions for 128 weights.
+// Bound: the bytes of W. What is lost between launches is time in which nothing is on its way from memory:
+// the last sums, the end of one grid and the beginning of another, x, its norm. Here a block an SM stays, and
+// a warp orders W's rows by bulk copies into a ring that runs on from matrix to matrix, so that memory works
+// while blocks wait for each other's values (chain_x.cuh; 2 to 4 us, and the ring of 190 KB takes in as much
+// as memory gives in 5). No more than two stages are on their way at once: what they queue for, values queue
+// for too.
 //
-// A stage is 2 KB of each of 16 rows, of which each of sixteen warps takes 128 bytes; its sums of a tile go to shared memory, where the
-// folding warp adds the sixteen up and does what is left. x becomes integers of 16 bits for every 32 values, as two of 8 bits, which
-// tensor cores multiply by the codes as they are; a column of the product is one block of 32 values and one of the two parts, so that
-// a lane that has the sums of (row, block) decodes that scale, each once (chain_run.cuh).
+// A stage is 2 KB of each of 16 rows and their scales, of which each of sixteen warps takes a superblock; its
+// sums of two tiles go to shared memory, where the folding warp adds the sixteen up and does what is left,
+// the norm's factor first. x becomes integers of 16 bits for every 32 values, as two of 8 bits, which tensor
+// cores multiply by the codes as they are; a lane that has the sums of (row, block) decodes that scale, each
+// once (chain_run.cuh).
 //
-// Invariant: an output is the sum of the warps' sums, in their order, each in the order of k. No float is added by an atomic.
+// Invariant: an output is the sum of the warps' sums, in one order for all, each in the order of k. No float
+// is added by an atomic.
 #pragma once
 
 #include "device/cuda/bulk_copy.cuh"
@@ -23,224 +27,238 @@
 #include "device/cuda/warp.cuh"
 #include "kernels/matmul/chain.h"
 #include "kernels/matmul/chain_run.cuh"
+#include "kernels/matmul/chain_x.cuh"
 
 namespace cachalot {
 namespace {
 
-constexpr int kChainMultiplyThreads = kChainWarps * 32;
 constexpr int kChainCopyWarp = kChainWarps, kChainFoldWarp = kChainWarps + 1;
 constexpr int kChainThreads = (kChainFoldWarp + 1) * 32;
 
-struct ChainShared {
-  uint64_t full[kChainMostStages], empty[kChainMostStages];
-  uint64_t partials_full[kChainPartials], partials_empty[kChainPartials];
-  float squares[kChainWarps];
-};
-
-// A ring's place: which slot, and the parity of its phase.
-struct ChainPlace {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void Advance(int slots) {
-    if (++slot == slots) slot = 0, parity ^= 1;
-  }
-};
-__device__ __forceinline__ void ArriveAsWarp(uint32_t barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) Arrive(barrier);
-}
-__device__ __forceinline__ void SyncChainMultipliers() { asm volatile("bar.sync 1, %0;\n" ::"n"(kChainMultiplyThreads) : "memory"); }
-
-// A block's rows of a matrix, tile by tile.
-struct ChainTiles {
+// A block's rows of a matrix, two tiles at a time.
+struct ChainTilePairs {
   int row, end, step;
-  __device__ __forceinline__ explicit ChainTiles(const ChainOp& op) {
+  __device__ __forceinline__ explicit ChainTilePairs(const ChainOp& op) {
     const ChainRange share = ChainShare(op.rows, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x));
     row = share.begin, end = share.end, step = op.glu ? kChainTileRows / 2 : kChainTileRows;
   }
   __device__ __forceinline__ bool More() const { return row < end; }
-  __device__ __forceinline__ void Advance() { row += step; }
-  __device__ __forceinline__ int rows() const { return min(step, end - row); }
+  __device__ __forceinline__ void Advance() { row += kChainTiles * step; }
+  __device__ __forceinline__ int RowOf(int tile) const { return row + tile * step; }
+  __device__ __forceinline__ int Rows(int tile) const {
+    return min(step, end - RowOf(tile));
+  }  // none or less: it is not there
 };
-__device__ __forceinline__ int ChainStagesOf(const ChainOp& op) { return (op.code_bytes + kChainStageRowBytes - 1) / kChainStageRowBytes; }
+__device__ __forceinline__ int ChainStagesOf(const ChainOp& op) {
+  return (op.code_bytes + kChainStageRowBytes - 1) / kChainStageRowBytes;
+}
+__device__ __forceinline__ int ChainRecordsAt(const ChainOp& op) {
+  return min(op.code_bytes, kChainStageRowBytes);
+}
 
-// By one warp. Lane r < 16 brings row r of the tile, lane 16 + r its records.
-template <DType kType>
+// A block's stages in their order: op by op, two tiles side by side, stage by stage, one tile after the
+// other.
+struct ChainCursor {
+  const ChainProblem& p;
+  int o = 0, stage = 0, tile = 0, stages = 0, row = 0, end = 0, step = 0;
+
+  __device__ __forceinline__ explicit ChainCursor(const ChainProblem& problem) : p(problem) { Open(); }
+  __device__ __forceinline__ bool More() const { return o < p.count; }
+  __device__ __forceinline__ void Open() {
+#pragma unroll 1
+    for (; o < p.count; ++o) {
+      const ChainTilePairs tiles(p.ops[o]);
+      row = tiles.row, end = tiles.end, step = tiles.step, stages = ChainStagesOf(p.ops[o]);
+      if (row < end) break;
+    }
+  }
+  __device__ __forceinline__ void Advance() {
+    if (++tile < kChainTiles && row + tile * step < end) return;
+    tile = 0;
+    if (++stage < stages) return;
+    stage = 0, row += kChainTiles * step;
+    if (row < end) return;
+    ++o;
+    Open();
+  }
+  __device__ __forceinline__ int Rows() const {
+    return min(step, end - row - tile * step);
+  }
+  __device__ __forceinline__ int CodeBytes() const {
+    return min(kChainStageRowBytes, p.ops[o].code_bytes - stage * kChainStageRowBytes);
+  }
+  // What this lane brings: lane r < 16 row r of the tile, lane 16 + r its records, which in rows of one stage
+  // lie right behind their codes.
+  __device__ __forceinline__ int Mine(const std::byte** from) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % kChainTileRows;
+    const bool records = lane >= kChainTileRows;
+    const ChainOp& op = p.ops[o];
+    *from = op.w + int64_t{row + tile * step + (op.glu && r >= 8 ? op.rows + r - 8 : r)} * op.row_bytes +
+            (records ? op.records_at + stage * kChainStageRecordBytes : stage * kChainStageRowBytes);
+    const int codes = CodeBytes(), record_bytes = codes / kChainRunBytes * kChainRecordBytes;
+    if ((op.glu ? r % 8 : r) >= Rows()) return 0;
+    return stages == 1 ? (records ? 0 : codes + record_bytes) : records ? record_bytes : codes;
+  }
+  __device__ __forceinline__ int AllBytes() const {
+    return (p.ops[o].glu ? 2 : 1) * Rows() *
+           (CodeBytes() / kChainRunBytes * (kChainRunBytes + kChainRecordBytes));
+  }
+};
+
+// By one warp.
 __device__ __forceinline__ void CopyChain(const ChainProblem& p, const ChainShared& memory, uint32_t ring) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % kChainTileRows;
-  const bool records = lane >= kChainTileRows;
-  const uint32_t to = ring + (records ? kChainRecordsAt + r * kChainRecordStride : r * kChainRowStride);
-  ChainPlace place;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t to =
+      ring + lane % kChainTileRows * kChainRowStride + lane / kChainTileRows * kChainStageRowBytes;
+  const uint32_t full = SharedAddress(memory.full), empty = SharedAddress(memory.empty);
+  ChainPlace place, arrived;
+  int issued = 0;
 #pragma unroll 1
-  for (int o = 0; o < p.count; ++o) {
-    const ChainOp& op = p.ops[o];
-    const int stages = ChainStagesOf(op);
-#pragma unroll 1
-    for (ChainTiles tiles(op); tiles.More(); tiles.Advance()) {
-      const int rows = tiles.rows();
-      const bool there = (op.glu ? r % 8 : r) < rows;
-      const int row = op.glu && r >= 8 ? op.rows + tiles.row + r - 8 : tiles.row + r;
-      const std::byte* from = op.w + int64_t{row} * op.row_bytes + (records ? op.records_at : 0);
-      const int copies = op.glu ? 2 * rows : rows;
-#pragma unroll 1
-      for (int stage = 0; stage < stages; ++stage) {
-        const int codes = min(kChainStageRowBytes, op.code_bytes - stage * kChainStageRowBytes);
-        const int record_bytes = codes / kChainRunBytes * kChainRecordBytes;
-        WaitForPhase(SharedAddress(&memory.empty[place.slot]), place.parity ^ 1);
-        const uint32_t full = SharedAddress(&memory.full[place.slot]);
-        if (lane == 0) ArriveExpecting(full, copies * (codes + record_bytes));
-        __syncwarp();
-        if (there) CopyBytes(to + place.slot * kChainStageBytes, from, records ? record_bytes : codes, full);
-        from += records ? kChainStageRecordBytes : kChainStageRowBytes;
-        place.Advance(p.layout.stages);
-      }
+  for (ChainCursor cursor(p); cursor.More(); cursor.Advance()) {
+    WaitForPhase(empty + place.slot * 8, place.parity ^ 1);
+    if (issued >= kChainInFlight) {
+      WaitForPhase(full + arrived.slot * 8, arrived.parity);
+      arrived.Advance(p.layout.stages);
     }
+    if (lane == 0) ArriveExpecting(full + place.slot * 8, cursor.AllBytes());
+    __syncwarp();
+    const std::byte* from;
+    if (const int bytes = cursor.Mine(&from); bytes > 0)
+      CopyBytes(to + place.slot * kChainStageBytes, from, bytes, full + place.slot * 8);
+    place.Advance(p.layout.stages);
+    ++issued;
   }
-}
-
-// Until every block has written what matmul `o` - 1 leaves.
-__device__ __forceinline__ void WaitForBlocks(const ChainProblem& p, int o) {
-  if (threadIdx.x == 0) {
-    constexpr int64_t kMostClocks = int64_t{1} << 34;
-    const int64_t since = clock64();
-    const uint32_t wanted = gridDim.x * static_cast<uint32_t>(o);
-    uint32_t arrived = 0;
-    while (true) {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(arrived) : "l"(p.counters) : "memory");
-      if (arrived >= wanted) break;
-      if (clock64() - since > kMostClocks) __trap();  // a block that never came: a fault of ours
-    }
-    // The counters are zero again behind the last one.
-    if (o == p.count - 1 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) p.counters[0] = p.counters[1] = 0;
-  }
-  SyncChainMultipliers();
-}
-
-// x of matmul `o`, normed where there is a norm, into shared memory. Thread t has groups t, t + 512 ..: of block of 32 values b = group / 4
-// those at 4 q and at 16 + 4 q, q = group % 4.
-template <DType kType>
-__device__ __forceinline__ void StageChainX(const ChainProblem& p, int o, ChainShared* memory, unsigned char* x) {
-  constexpr int kMost = kChainMostK / 8 / kChainMultiplyThreads, kMostNorm = kChainMostNormK / 8 / kChainMultiplyThreads;
-  const ChainOp& op = p.ops[o];
-  const int tid = static_cast<int>(threadIdx.x), groups = op.k / 8;
-  const auto at = [&](int j, int half) { return (tid + j * kChainMultiplyThreads) / 4 * 32 + half * 16 + tid % 4 * 4; };
-  const auto is_there = [&](int j) { return tid + j * kChainMultiplyThreads < groups; };
-  float4 weight[kMostNorm][2];  // does not change: before the wait
-  if (op.norm_weight != nullptr) {
-#pragma unroll
-    for (int j = 0; j < kMostNorm; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        weight[j][half] = is_there(j) ? *reinterpret_cast<const float4*>(op.norm_weight + at(j, half)) : float4{};
-      }
-    }
-  }
-  if (o == 0) {
-    WaitForEarlierKernels();
-  } else {
-    WaitForBlocks(p, o);
-  }
-  float4 v[kMost][2];
-#pragma unroll
-  for (int j = 0; j < kMost; ++j) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) v[j][half] = is_there(j) ? __ldcg(reinterpret_cast<const float4*>(op.x + at(j, half))) : float4{};
-  }
-  if (op.norm_weight != nullptr) {
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < kMostNorm; ++j) sum += SquareSum(v[j][0]) + SquareSum(v[j][1]);
-    sum = WarpSum(sum);
-    if (tid % 32 == 0) memory->squares[tid / 32] = sum;
-    SyncChainMultipliers();
-    float squares = 0;
-#pragma unroll
-    for (int w = 0; w < kChainWarps; ++w) squares += memory->squares[w];
-    const float inverse = InverseRms(squares, op.k, op.norm_eps);
-#pragma unroll
-    for (int j = 0; j < kMostNorm; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) v[j][half] = ScaledByNorm(v[j][half], inverse, weight[j][half]);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kMost; ++j) {
-    if (j * kChainMultiplyThreads >= groups) break;  // for the warp: lanes of a block of 32 values stay together
-    ChainRun<kType>::Stage(v[j], tid + j * kChainMultiplyThreads, is_there(j), op.k, x);
-  }
-  SyncChainMultipliers();
 }
 
 template <DType kType>
-__device__ __forceinline__ void MultiplyChain(const ChainProblem& p, ChainShared* memory, unsigned char* shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, g = lane / 4, quad = lane % 4;
-  const uint32_t ring = SharedAddress(shared), x = SharedAddress(shared + p.layout.x);
-  auto* partials = reinterpret_cast<float*>(shared + p.layout.partials) + warp * kChainTileRows + g;
+__device__ __forceinline__ void MultiplyChain(const ChainProblem& p, ChainShared* memory,
+                                              unsigned char* shared) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const uint32_t ring = SharedAddress(shared), x = SharedAddress(shared + p.layout.x),
+                 full = SharedAddress(memory->full), empty = SharedAddress(memory->empty);
+  // Lane (g, quad) has row g + 8 (quad % 2) of tile quad / 2.
+  auto* partials = reinterpret_cast<float*>(shared + p.layout.partials) + warp * kChainPartialRows +
+                   lane % 4 * 8 + lane / 4;
   ChainPlace place, sums;
+  WaitForEarlierKernels();
 #pragma unroll 1
   for (int o = 0; o < p.count; ++o) {
     const ChainOp& op = p.ops[o];
-    StageChainX<kType>(p, o, memory, shared + p.layout.x);
-    const int stages = ChainStagesOf(op), runs = op.code_bytes / kChainRunBytes;
-    const uint32_t info = x + op.k * 2;
+    ChainTilePairs tiles(op);
+    if (!tiles.More()) continue;
+    const int stages = ChainStagesOf(op), runs = op.code_bytes / kChainRunBytes,
+              records_at = ChainRecordsAt(op);
+    ChainInput input(op, *memory);
+    if (warp < runs) {
+      input.LoadWeights(0);
+      input.WaitForOne();
+      input.Load(0);
+    }
+    float squares = 0;
+    ChainX<kType> values;
+    bool fresh = true;
 #pragma unroll 1
-    for (ChainTiles tiles(op); tiles.More(); tiles.Advance()) {
-      ChainRun<kType> run;
+    for (; tiles.More(); tiles.Advance()) {
+      float acc[kChainTiles][2] = {};
 #pragma unroll 1
       for (int stage = 0; stage < stages; ++stage) {
         const int of = stage * kChainWarps + warp;
-        WaitForPhase(SharedAddress(&memory->full[place.slot]), place.parity);
-        __syncwarp();  // mma wants the warp together
-        if (of < runs) run.Multiply(ring + place.slot * kChainStageBytes, x, info, of);
-        ArriveAsWarp(SharedAddress(&memory->empty[place.slot]));
-        place.Advance(p.layout.stages);
+        const uint32_t x_of = x + of * kChainXRunBytes;
+        if (fresh && of < runs) {
+          input.WaitForAll(stage);
+          squares += input.TakeWeights();
+          ChainX<kType>::Stage(input.v, x_of);
+          __syncwarp();
+          if (of + kChainWarps < runs) {
+            input.LoadWeights(stage + 1);
+            input.Load(stage + 1);
+          }
+        }
+        if ((fresh || stages > 1) && of < runs) values.Load(x_of);
+#pragma unroll
+        for (int t = 0; t < kChainTiles; ++t) {
+          if (tiles.Rows(t) <= 0) break;
+          WaitForPhase(full + place.slot * 8, place.parity);
+          __syncwarp();  // mma wants the warp together
+          ChainRun<kType> run;
+          run.Load(ring + place.slot * kChainStageBytes, records_at);
+          ArriveAsWarp(empty + place.slot * 8);
+          place.Advance(p.layout.stages);
+          if (of < runs) run.Multiply(values, acc[t]);
+        }
       }
-      const float2 sum = run.Sums();  // of rows g and g + 8
+      if (fresh && op.norm_weight != nullptr) {
+        squares = WarpSum(squares);
+        if (lane == 0) memory->squares[o][warp] = squares;
+      }
+      fresh = false;
+      const float sum = ChainSums(acc);
       WaitForPhase(SharedAddress(&memory->partials_empty[sums.slot]), sums.parity ^ 1);
-      if (quad == 0) {
-        float* to = partials + sums.slot * (kChainPartialBytes / 4);
-        to[0] = sum.x, to[8] = sum.y;
-      }
+      partials[sums.slot * (kChainPartialBytes / 4)] = sum;
       ArriveAsWarp(SharedAddress(&memory->partials_full[sums.slot]));
       sums.Advance(kChainPartials);
     }
+    __syncwarp();
   }
 }
 
-// By one warp: lane r and lane 16 + r add up row r of a tile, eight warps' sums each.
+__device__ __forceinline__ void PrefetchLine(const float* line) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(line));
+}
+
+// By one warp: lane 16 t + r adds up row r of tile t.
 __device__ __forceinline__ void FoldChain(const ChainProblem& p, ChainShared* memory, unsigned char* shared) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, r = lane % kChainTileRows, half = lane / kChainTileRows;
-  const float* of_warps = reinterpret_cast<const float*>(shared + p.layout.partials) + half * (kChainWarps / 2) * kChainTileRows + r;
+  const int lane = static_cast<int>(threadIdx.x) % 32, t = lane / kChainTileRows, r = lane % kChainTileRows;
+  const float* of_warps = reinterpret_cast<const float*>(shared + p.layout.partials) + lane;
+  // The norms' weights and biases, a line of 128 bytes to a block: they do not change.
+#pragma unroll 1
+  for (int o = 0; o < p.count; ++o) {
+    const int line = (static_cast<int>(blockIdx.x) + lane * static_cast<int>(gridDim.x)) * 32;
+    if (p.ops[o].norm_weight != nullptr && line < p.ops[o].k) PrefetchLine(p.ops[o].norm_weight + line);
+    if (p.ops[o].bias != nullptr && line < p.ops[o].rows) PrefetchLine(p.ops[o].bias + line);
+  }
   WaitForEarlierKernels();
+  if (p.words > 0) OpenChainExchange(p, memory);
   ChainPlace place;
 #pragma unroll 1
   for (int o = 0; o < p.count; ++o) {
     const ChainOp& op = p.ops[o];
+    bool first = true;
+    float inverse = 1;
 #pragma unroll 1
-    for (ChainTiles tiles(op); tiles.More(); tiles.Advance()) {
-      const bool mine = lane < tiles.rows();
-      const int n = tiles.row + lane;
-      float bias = 0;
-      if (mine && op.bias != nullptr) bias = op.bias[n];
+    for (ChainTilePairs tiles(op); tiles.More(); tiles.Advance()) {
+      const bool mine = r < tiles.Rows(t);
+      const int n = tiles.RowOf(t) + r;
+      // What y holds is this lane's own or earlier kernels' (chain_sm90.cu sees to it): on its way while the
+      // tiles are multiplied.
+      const float bias = mine && op.bias != nullptr ? op.bias[n] : 0.0f,
+                  before = mine && op.accumulate ? __ldcg(op.y + n) : 0.0f;
       WaitForPhase(SharedAddress(&memory->partials_full[place.slot]), place.parity);
-      float before = 0;
-      if (mine && op.accumulate) before = __ldcg(op.y + n);
-      const float* from = of_warps + place.slot * (kChainPartialBytes / 4);
-      float sum = 0;
+      if (first && op.norm_weight != nullptr) {
+        float squares = 0;
 #pragma unroll
-      for (int w = 0; w < kChainWarps / 2; ++w) sum += from[w * kChainTileRows];
-      sum += __shfl_down_sync(kAllLanes, sum, 16);
+        for (int w = 0; w < kChainWarps; ++w) squares += memory->squares[o][w];
+        inverse = InverseRms(squares, op.k, op.norm_eps);
+      }
+      first = false;
+      const float* from = of_warps + place.slot * (kChainPartialBytes / 4);
+      float sums[2] = {};
+#pragma unroll
+      for (int w = 0; w < kChainWarps; w += 2) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) sums[i] += from[(w + i) * kChainPartialRows];
+      }
       ArriveAsWarp(SharedAddress(&memory->partials_empty[place.slot]));
       place.Advance(kChainPartials);
+      float sum = (sums[0] + sums[1]) * inverse;
       const float up = __shfl_down_sync(kAllLanes, sum, 8);
       if (op.glu) sum = SwiGluValue(sum, up);
       sum += bias;
-      if (mine) op.y[n] = op.accumulate ? before + sum : sum;
-    }
-    if (o + 1 < p.count) {
-      __threadfence();  // this lane's part of y is there for every block
-      __syncwarp();
-      if (lane == 0) atomicAdd(p.counters, 1u);
+      if (op.accumulate) sum = before + sum;
+      if (mine) {
+        if (op.to != kChainNowhere) StoreChainWord(memory->words + op.to + n, sum);
+        op.y[n] = sum;
+      }
     }
   }
 }
@@ -262,13 +280,14 @@ __global__ __launch_bounds__(kChainThreads, 1) void ChainKernel(const __grid_con
       InitBarrier(SharedAddress(&memory.partials_full[i]), kChainWarps);
       InitBarrier(SharedAddress(&memory.partials_empty[i]), 1);
     }
+    InitBarrier(SharedAddress(&memory.told), 1);
     FenceInitBarrier();
   }
   __syncthreads();
   if (warp < kChainCopyWarp) {
     MultiplyChain<kType>(p, &memory, shared);
   } else if (warp == kChainCopyWarp) {
-    CopyChain<kType>(p, memory, SharedAddress(shared));
+    CopyChain(p, memory, SharedAddress(shared));
   } else {
     FoldChain(p, &memory, shared);
   }
@@ -281,7 +300,8 @@ template <DType kType>
 CudaStatus LaunchChain(const CudaExec& exec, const ChainProblem& p) {
   auto* kernel = &ChainKernel<kType>;
   if (CudaStatus failure = AllowSharedBytes(kernel, p.layout.bytes, "matmul_chain")) return failure;
-  LaunchOverlapped<LaunchRole::kDecodeMatmul>(kernel, exec.num_sms, kChainThreads, p.layout.bytes, exec.stream, p);
+  LaunchOverlapped<LaunchRole::kDecodeMatmul>(kernel, exec.num_sms, kChainThreads, p.layout.bytes,
+                                              exec.stream, p);
   return CudaLaunched("matmul_chain of %d, the first of n %d, k %d", p.count, p.ops[0].rows, p.ops[0].k);
 }
 
