@@ -42,6 +42,7 @@ __global__ __launch_bounds__(kWarps * 32) void SinksKernel(const __grid_constant
   }
 
   const int end = min(row_positions[row] + 1, p.kv.sink_tokens), slot = spans[span].slot;
+  const bool alone = row_positions[row] < p.kv.sink_tokens;
   const float factor = p.scale / static_cast<float>(planes.rotation) * kLog2E;
   float acc[kValues] = {};
   float m = -CUDART_INF_F, l = 0;
@@ -77,7 +78,7 @@ __global__ __launch_bounds__(kWarps * 32) void SinksKernel(const __grid_constant
   }
 
   // Both parts have a sum of weights; a row that sees sinks alone has no other part, and nothing that could be read in its place.
-  const float others = log_sums[at], mine = m + log2f(l), most = fmaxf(others, mine);
+  const float others = alone ? -CUDART_INF_F : log_sums[at], mine = m + log2f(l), most = fmaxf(others, mine);
   const float weight = exp2f(others - most), my_weight = exp2f(mine - most), all = weight + my_weight;
   float* out = p.out + row * p.out_token_stride + head * p.out_head_stride;
 #pragma unroll
@@ -85,7 +86,7 @@ __global__ __launch_bounds__(kWarps * 32) void SinksKernel(const __grid_constant
     const int d = lane + 32 * j;
     if (d >= p.kv.v_dim) continue;
     const float value = acc[j] / l;
-    out[d] = others == -CUDART_INF_F ? value : (weight * out[d] + my_weight * value) / all;
+    out[d] = alone ? value : (weight * out[d] + my_weight * value) / all;
   }
 }
 
