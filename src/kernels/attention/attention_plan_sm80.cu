@@ -234,7 +234,11 @@ CudaStatus CopyToHalf(const CudaExec& exec, const CudaBatch& batch, const Attent
 CudaStatus AttendCodes(const CudaExec& exec, const CudaBatch& batch, AttentionSchedule schedule, AttentionParams params) {
   const CodePlanes planes = CodePlanesOf(*params.kv.planes);
   const bool fast = exec.math == CudaMath::kFast && !exec.deterministic, sinks = params.kv.sinks != nullptr;
-  if (fast && CodesCover(params, planes, schedule) && (!sinks || SinksCover(params, planes))) {
+  if (sinks && !(fast && CodesCover(params, planes, schedule) && SinksCover(params, planes))) {
+    if (CudaStatus failure = RunGenericCodesAttention(exec, batch, params, planes)) return failure;
+    return CopyToHalf(exec, batch, params);
+  }
+  if (fast && CodesCover(params, planes, schedule)) {
     schedule.sinks = params.kv.sink_tokens;
     const CudaHalfRows half = sinks ? std::exchange(params.out_half, {}) : params.out_half;
     if (CudaStatus failure = RunCodesDecode(exec, batch, schedule, params, planes)) return failure;
@@ -249,7 +253,7 @@ CudaStatus AttendCodes(const CudaExec& exec, const CudaBatch& batch, AttentionSc
     params.out_half = half;
     return CopyToHalf(exec, batch, params);
   }
-  if (fast && !sinks && MlaCodesCover(params, planes)) {
+  if (fast && MlaCodesCover(params, planes)) {
     if (MlaCodeStreamCovers(batch, schedule, planes)) {
       if (CudaStatus failure = RunMlaCodeStream(exec, batch, schedule, params, planes)) return failure;
       return CopyToHalf(exec, batch, params);
