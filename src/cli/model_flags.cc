@@ -48,7 +48,7 @@ void ModelFlags::Declare(FlagSet* flags, Extent extent) {
   flags->Choice("--kv-rotate", &options.kv.rotate, {"auto", "on", "off"},
                 "Hadamard rotation of quantised keys (default: the type's)");
   flags->Int("--kv-sinks", &options.kv.sinks, 0, kMaxSinks, "N",
-             fmt::format("first tokens that stay exact in a quantised cache, up to whole blocks\n(default {})", kDefaultSinks));
+             fmt::format("first tokens that stay exact in a quantised cache, up to whole blocks\n(default {}, with layers on a GPU 0)", kDefaultSinks));
   flags->Path("--kv-calibration", &options.kv.calibration, "FILE",
               "means that are taken off the keys first (cachalot kv calibrate)");
   flags->Float("--kv-budget", &options.kv.budget, 0, 16, "BITS",

@@ -257,6 +257,10 @@ Result<Prepared> Prepare(const ModelOptions& options) {
   }
   ASSIGN_OR_RETURN(prepared.runtime, ResolveRuntime(options, bundle.spec));
   ASSIGN_OR_RETURN(bundle.kv, ChooseKv(options.kv, bundle.spec));
+  // Sinks have their price on a GPU, so only where they are asked for.
+  if (bundle.kv.types.any_quantised() && options.kv.sinks > 0) {
+    bundle.kv.types.sink_tokens = SinkTokens(options.kv.sinks, prepared.runtime.block_tokens);
+  }
   prepared.runtime.kv_dtype = bundle.kv.plain;
   prepared.runtime.kv_types = bundle.kv.types;
   prepared.build = {.naming = opened.naming,
@@ -275,13 +279,8 @@ Result<Prepared> Prepare(const ModelOptions& options) {
     return Unsupported("MTP drafts need all layers in one place, and {} of {} layers would be on the GPU (--device cpu keeps "
                        "it off)", prepared.gpu->num_layers, bundle.spec.num_layers);
   }
-  if (prepared.gpu && options.kv.sinks > 0) {
-    return Unsupported("--kv-sinks {}: on the CPU only, and {} layers of this model would be on the GPU (--device cpu keeps it "
-                       "off)", options.kv.sinks, prepared.gpu->num_layers);
-  }
-  if (!prepared.gpu && bundle.kv.types.any_quantised()) {
-    const int32_t wanted = options.kv.sinks < 0 ? kDefaultSinks : options.kv.sinks;
-    bundle.kv.types.sink_tokens = SinkTokens(wanted, prepared.runtime.block_tokens);
+  if (!prepared.gpu && bundle.kv.types.any_quantised() && options.kv.sinks < 0) {
+    bundle.kv.types.sink_tokens = SinkTokens(kDefaultSinks, prepared.runtime.block_tokens);
     prepared.runtime.kv_types = prepared.build.kv_types = bundle.kv.types;
   }
   if (prepared.gpu) {

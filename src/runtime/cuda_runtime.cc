@@ -506,7 +506,8 @@ void CudaRuntime::CountBytes(const InFlight& step) {
   for (const KvGroupSpec& group : m.kv_groups()) {
     const int64_t token_bytes = group.TokenBytes(options_.base.kv_dtype);
     for (const SeqSpan& span : step.spans) {
-      const int64_t read = group.window > 0 ? std::min(span.kv_len, group.window + span.q_len) : span.kv_len;
+      const int32_t kept = std::max(std::min(span.kv_len, group.end_token) - group.first_token, 0);
+      const int64_t read = group.window > 0 ? std::min(kept, group.window + span.q_len) : kept;
       moved_bytes_ += read * token_bytes;
     }
   }

@@ -20,6 +20,8 @@ TEST_P(GpuCodes, OfManyLengths) {
                          Shape{{DType::kF32, 2, 128, 128, 64, false, 0, scheme}, 8, 200},
                          Shape{{DType::kF32, 3, 64, 64, 16, false, 0, scheme}, 9},
                          Shape{{DType::kF32, 1, 64, 64, 32, false, 0, scheme}, 16, 3000},
+                         Shape{{DType::kF32, 4, 128, 128, 16, false, 0, scheme, 0, true, 16}, 16},
+                         Shape{{DType::kF32, 2, 64, 64, 32, false, 0, scheme, 0, false, 96}, 8},
                          Shape{{DType::kF32, 1, 576, 512, 16, true, 0, scheme, 64, true}, 16},
                          Shape{{DType::kF32, 1, 576, 512, 64, true, 8, scheme, 64}, 5, 300}}) {
     for (size_t b = 0; b < batches.size(); ++b) {

@@ -51,6 +51,8 @@ std::vector<Shape> Shapes() {
     scheme.key_group = scheme.latent_group = 0;
     shapes.push_back({{DType::kF32, 2, 128, 128, 16, false, 0, scheme, 0, true}, 8});
     shapes.push_back({{DType::kF32, 1, 576, 512, 16, true, 0, scheme, 64, true}, 16});
+    shapes.push_back({{DType::kF32, 2, 128, 128, 16, false, 0, scheme, 0, true, 16}, 8});
+    shapes.push_back({{DType::kF32, 1, 576, 512, 16, true, 0, scheme, 64, true, 32}, 16});
   }
   return shapes;
 }

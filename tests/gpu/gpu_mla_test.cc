@@ -160,7 +160,7 @@ TEST_F(GpuMla, GathersCodes) {
   for (const KvFormat& format : KvFormats()) {
     for (const bool mean : {false, true}) {
       SCOPED_TRACE(fmt::format("{} mean {}", format.name, mean));
-      TestKv cache({DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, mean}, SlotLengths());
+      TestKv cache({DType::kF32, 1, 576, 512, 16, true, 0, format.scheme, 64, mean, mean ? 16 : 0}, SlotLengths());
       cache.FillNormal(SlotLengths(), std::vector<int64_t>{1, 2, 3, 4, 5, 6});
       const GpuKv kv(cache, 6);
       GpuBatch batch(Spans(), kRows);

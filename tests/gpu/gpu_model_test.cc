@@ -225,8 +225,8 @@ double MiddleRms(const std::vector<float>& got, const std::vector<float>& want, 
   return rows[rows.size() / 2];
 }
 
-// The same codes: what is left is where a rounding falls the other way, less than half of what the codes cost; on the CPU without sinks,
-// which the GPU has not, and in chunks as long, since MLA's absorbed form rounds its query for integer codes and the expanded one does not
+// The same codes: what is left is where a rounding falls the other way, less than half of what the codes cost; without sinks
+// (SinksGiveTheCpusLogits), and in chunks as long, since MLA's absorbed form rounds its query for integer codes and the expanded one does not
 // (which costs as much as k8v8 does). Where there are experts, in the middle of all positions: between the CPU's own reference and AVX2
 // kernels that middle is up to 0.27 of the cost with FP8 weights and 0.04 without, but all positions together up to twice the cost. In
 // 16-bit arithmetic the logits point the same way.
@@ -255,6 +255,33 @@ TEST_P(GpuModelTest, QuantisedCachesGiveTheCpusLogits) {
       const Outcome fast = Prompt(gpu);
       EXPECT_GE(CosineOf(fast.logits.data(), want.logits.data(), want.logits.size()), experts ? 0.8 : kWholeCosine) << "fast";
     }
+  }
+}
+
+// So too with the first block of each sequence exact, under the coarsest codes; and that changes the logits.
+TEST_P(GpuModelTest, SinksGiveTheCpusLogits) {
+  if (std::string_view(GetParam()) == "mistral") return;  // every layer has a window, and so no codes
+  const size_t vocab = golden_.logits.size() / golden_.tokens.size();
+  for (const int32_t chunk : {512, 7}) {
+    SCOPED_TRACE(testing::Message() << "chunk " << chunk);
+    Variant cpu;
+    cpu.kv_type = "k4v4";
+    cpu.kv_sinks = 16;
+    cpu.chunk = chunk;
+    const Outcome want = Prompt(cpu);
+    Variant gpu = Gpu();
+    gpu.kv_type = "k4v4";
+    gpu.chunk = chunk;
+    gpu.num_others = 3;
+    gpu.kv_sinks = 16;
+    const Outcome exact = Prompt(gpu);
+    const double cost = MiddleRms(want.logits, golden_.logits, vocab);
+    EXPECT_LT(MiddleRms(exact.logits, want.logits, vocab), 0.5 * cost);
+    gpu.gpu_exact = false;
+    const Outcome fast = Prompt(gpu);
+    EXPECT_GE(CosineOf(fast.logits.data(), want.logits.data(), want.logits.size()), 0.8) << "fast";
+    gpu.kv_sinks = 0;
+    EXPECT_NE(Prompt(gpu).logits, fast.logits) << "without sinks";
   }
 }
 

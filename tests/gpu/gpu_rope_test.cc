@@ -94,6 +94,8 @@ TEST_F(GpuRope, AppendHasTheReferencesBits) {
       shapes.push_back({{dtype, 2, 80, 40, 24, false, 8, scheme, 0, mean}, RopeStyle::kInterleaved, 20, 4, 80, 3, 2});
       shapes.push_back({{dtype, 1, 13, 5, 8, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 6, 2, 17, 11, 7});
       shapes.push_back({{dtype, 2, 256, 128, 1, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 128, 2, 256, 0, 0});
+      shapes.push_back({{dtype, 2, 128, 128, 16, false, 0, scheme, 0, mean, 16}, RopeStyle::kHalf, 128, 4, 128, 0, 0});
+      shapes.push_back({{dtype, 1, 576, 512, 8, true, 0, scheme, 64, mean, 8}, RopeStyle::kInterleaved, 64, 16, 192, 128, 512});
       scheme.key_group = scheme.latent_group = mean ? 32 : 0;
       scheme.rotate = !scheme.rotate;
       shapes.push_back({{dtype, 2, 128, 128, 16, false, 0, scheme, 0, mean}, RopeStyle::kHalf, 128, 4, 128, 0, 0});

@@ -135,10 +135,17 @@ GpuKv::GpuKv(const TestKv& kv, int64_t num_slots)
                                        static_cast<size_t>(num_slots * kv.view().table_stride))),
       mean_(MeanOf(kv.view())),
       view_(kv.view()) {
-  CHECK(kv.view().sinks == nullptr);
   if (view_.key_mean != nullptr) view_.key_mean = mean_.data();
   view_.data = reinterpret_cast<std::byte*>(words_.data());
   view_.block_tables = tables_.data();
+  if (kv.sinks() == nullptr) return;
+  const PagedKv& sinks = kv.sinks()->view();
+  sink_tables_ = std::make_unique<GpuArray<int32_t>>(std::span<const int32_t>(sinks.block_tables, static_cast<size_t>(num_slots * sinks.table_stride)));
+  sinks_ = sinks;
+  sinks_.key_mean = view_.key_mean;
+  sinks_.data = view_.data + (words_.size() - static_cast<int64_t>(kv.sinks()->AllBytes().size())) * static_cast<int64_t>(sizeof(float));
+  sinks_.block_tables = sink_tables_->data();
+  view_.sinks = &sinks_;
 }
 
 GpuBatch::GpuBatch(std::span<const SeqSpan> spans, int32_t num_rows, int32_t extra_spans)

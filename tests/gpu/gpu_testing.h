@@ -104,13 +104,14 @@ class GpuKv {
   GpuKv(const TestKv& kv, int64_t num_slots);
   const PagedKv& view() const { return view_; }
   std::vector<float> AllBytes() const { return words_.Read(); }
-  bool Intact() const { return words_.Intact() && tables_.Intact() && mean_.Intact(); }
+  bool Intact() const { return words_.Intact() && tables_.Intact() && mean_.Intact() && (sink_tables_ == nullptr || sink_tables_->Intact()); }
 
  private:
-  GpuArray<float> words_;
+  GpuArray<float> words_;  // the sinks' behind the others
   GpuArray<int32_t> tables_;
   GpuArray<float> mean_;
-  PagedKv view_;
+  std::unique_ptr<GpuArray<int32_t>> sink_tables_;
+  PagedKv view_, sinks_;
 };
 
 // Spans in device memory and the arrays that batch_rows fills. More spans (empty ones) and rows than the step needs.

@@ -17,6 +17,10 @@ CudaStatus RunCodesDecode(const CudaExec& exec, const CudaBatch& batch, const At
                           const CodePlanes& planes);
 CudaStatus RunCodesPrefill(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
                            const CodePlanes& planes);
+// --- attention_sinks_sm80.cu: behind those two, the tokens that they leave out (AttentionSchedule::sinks) ---
+bool SinksCover(const AttentionParams& params, const CodePlanes& planes);
+CudaStatus RunSinks(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,
+                    const CodePlanes& planes);
 // --- attention_mla_codes_sm90.cu: latents of 512 and 64; out is still rotated, and without the mean ---
 bool MlaCodesCover(const AttentionParams& params, const CodePlanes& planes);
 CudaStatus RunMlaCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params,

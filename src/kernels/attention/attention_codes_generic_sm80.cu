@@ -15,7 +15,7 @@ constexpr int kTile = 64;
 constexpr int kValues = kMaxKvDim / kThreads;  // of a thread
 
 __global__ __launch_bounds__(kThreads) void GenericCodesKernel(const __grid_constant__ AttentionParams p, const __grid_constant__ CodePlanes planes,
-                                                               const SeqSpan* spans, const int32_t* row_spans, const int32_t* row_positions) {
+                                                               const __grid_constant__ CodeSinks sinks, const SeqSpan* spans, const int32_t* row_spans, const int32_t* row_positions) {
   __shared__ float q[kMaxKvDim + kKvUnit];
   __shared__ float scores[kTile];
   const int row = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
@@ -48,11 +48,12 @@ __global__ __launch_bounds__(kThreads) void GenericCodesKernel(const __grid_cons
       const int t = tile + i;
       float score = -CUDART_INF_F;
       if (t >= begin && t < end) {
-        const std::byte* region = BlockOf(kv, slot, t) + kv_head * planes.head_bytes;
+        const bool sink = t < kv.sink_tokens;
+        const std::byte* region = RegionOf(kv, planes, sinks, slot, t, kv_head);
         const int64_t token = t % kv.block_tokens;
         float coded = 0, exact = 0;
-        for (int d = lane; d < dim; d += 32) coded += q[d] * StoredValue(planes.key, region, token, d);
-        const auto* tail = reinterpret_cast<const uint16_t*>(region + planes.exact) + token * planes.exact_dim;
+        for (int d = lane; d < dim; d += 32) coded += q[d] * StoredValue(sink ? sinks.planes.key : planes.key, region, token, d);
+        const auto* tail = reinterpret_cast<const uint16_t*>(region + (sink ? sinks.planes.exact : planes.exact)) + token * planes.exact_dim;
         for (int d = lane; d < planes.exact_dim; d += 32) exact += q[dim + d] * BF16BitsToF32(tail[d]);
         score = WarpSum(coded) * stored_scale + WarpSum(exact) * p.scale;
       }
@@ -79,11 +80,12 @@ __global__ __launch_bounds__(kThreads) void GenericCodesKernel(const __grid_cons
       if (t < begin || t >= end) continue;
       const float weight = scores[i];
       sum += weight;
-      const std::byte* region = BlockOf(kv, slot, t) + kv_head * planes.head_bytes;
+      const std::byte* region = RegionOf(kv, planes, sinks, slot, t, kv_head);
+      const CodeRows& rows = t < kv.sink_tokens ? sinks.planes.value : planes.value;
 #pragma unroll
       for (int j = 0; j < kValues; ++j) {
         const int d = static_cast<int>(threadIdx.x) + j * kThreads;
-        if (d < kv.v_dim) acc[j] += weight * StoredValue(planes.value, region, t % kv.block_tokens, d);
+        if (d < kv.v_dim) acc[j] += weight * StoredValue(rows, region, t % kv.block_tokens, d);
       }
     }
     __syncthreads();  // the weights have been read
@@ -110,7 +112,7 @@ CudaStatus RunGenericCodesAttention(const CudaExec& exec, const CudaBatch& batch
     return CudaFail(CudaFault::kUnsupported, "attention over codes: keys of %d, values of %d; at most %d", kv.k_dim, kv.v_dim, kMaxKvDim);
   }
   const dim3 grid(static_cast<unsigned>(batch.num_rows), static_cast<unsigned>(params.num_q_heads));
-  GenericCodesKernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params, planes, batch.spans, batch.row_spans,
+  GenericCodesKernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(exec.stream)>>>(params, planes, CodeSinksOf(kv), batch.spans, batch.row_spans,
                                                                                    batch.row_positions);
   return CudaLaunched("generic attention over codes of %d rows, %d/%d heads of %d/%d", batch.num_rows, params.num_q_heads, kv.num_kv_heads,
                       kv.k_dim, kv.v_dim);

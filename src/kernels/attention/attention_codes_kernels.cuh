@@ -133,8 +133,8 @@ __global__ __launch_bounds__(kPrefillWarps * 32, 3) void CodesPrefillKernel(cons
   const int first_row = item.tile * kPrefillTileRows + warp * kCodeRows, num_rows = span.q_len * s.group;
   if (first_row >= num_rows) return;  // whole warps; nothing waits for the block
   const int base = span.kv_len - span.q_len, last_row = min(first_row + kCodeRows, num_rows) - 1;
-  const int low = VisibleBegin(base + first_row / s.group, s.window), high = base + last_row / s.group + 1;
-  const int first_run = low / kRunTokens, count = (high + kRunTokens - 1) / kRunTokens - first_run;
+  const int low = max(VisibleBegin(base + first_row / s.group, s.window), s.sinks), high = base + last_row / s.group + 1;
+  const int first_run = low / kRunTokens, count = max((high + kRunTokens - 1) / kRunTokens - first_run, 0);
   SharedPrefill<F>& mine = shared[warp];
   RunReader<F, SharedPrefill<F>::kSlots> reader(p.kv, planes, span.slot, kv_head, first_run, 1, count, low, high, SharedAddress(mine.ring));
   bool waited = true;
@@ -152,7 +152,7 @@ __global__ __launch_bounds__(kPrefillWarps * 32, 3) void CodesPrefillKernel(cons
   for (int r = 0; r < 2; ++r) {
     rows[r] = RowOfTile(span, first_row + lane / 4 + 8 * r, s.group, kv_head);
     const bool exists = rows[r].position >= 0;
-    visible.begin[r] = exists ? VisibleBegin(rows[r].position, s.window) : low;
+    visible.begin[r] = exists ? max(VisibleBegin(rows[r].position, s.window), s.sinks) : low;
     visible.end[r] = exists ? rows[r].position + 1 : high;
     whole_low = max(whole_low, visible.begin[r]);
     whole_high = min(whole_high, visible.end[r]);
@@ -170,6 +170,7 @@ __global__ __launch_bounds__(kPrefillWarps * 32, 3) void CodesPrefillKernel(cons
     l += __shfl_xor_sync(kAllLanes, l, 2);
     if (rows[r].position < 0) continue;
     const float inverse = __fdiv_rn(1.0f, l);
+    if (lane % 4 == 0) WriteLogSum(s, p.num_q_heads, rows[r], state.m[r], l);
     float* to = p.out + rows[r].row * p.out_token_stride + rows[r].head * p.out_head_stride;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {

@@ -128,6 +128,7 @@ AttentionSchedule MakeAttentionSchedule(const CudaAttentionShape& shape, const C
   s.arrivals = reinterpret_cast<int32_t*>(take(int64_t{s.max_partials} * shape.num_kv_heads * int64_t{sizeof(int32_t)}));
   s.partial_stats = reinterpret_cast<float2*>(take(partial_rows * int64_t{sizeof(float2)}));
   s.partial_out = reinterpret_cast<float*>(take(partial_rows * shape.v_dim * int64_t{sizeof(float)}));
+  s.log_sums = reinterpret_cast<float*>(take(int64_t{batch.num_rows} * shape.num_q_heads * int64_t{sizeof(float)}));
   if (mla) {
     s.fold_memory = reinterpret_cast<float*>(take(int64_t{num_sms} * kMlaPreciseRows * shape.v_dim * int64_t{sizeof(float)}));
   }
@@ -229,15 +230,27 @@ CudaStatus CopyToHalf(const CudaExec& exec, const CudaBatch& batch, const Attent
   return ConvertX(exec, convert);
 }
 
-// Over a quantised cache. In exact and in deterministic arithmetic by the kernel that takes every shape.
-CudaStatus AttendCodes(const CudaExec& exec, const CudaBatch& batch, const AttentionSchedule& schedule, const AttentionParams& params) {
+// Over a quantised cache. In exact and in deterministic arithmetic, and latents with sinks, by the kernel that takes every shape.
+CudaStatus AttendCodes(const CudaExec& exec, const CudaBatch& batch, AttentionSchedule schedule, AttentionParams params) {
   const CodePlanes planes = CodePlanesOf(*params.kv.planes);
-  const bool fast = exec.math == CudaMath::kFast && !exec.deterministic;
+  const bool fast = exec.math == CudaMath::kFast && !exec.deterministic, sinks = params.kv.sinks != nullptr;
+  if (sinks && !(fast && CodesCover(params, planes, schedule) && SinksCover(params, planes))) {
+    if (CudaStatus failure = RunGenericCodesAttention(exec, batch, params, planes)) return failure;
+    return CopyToHalf(exec, batch, params);
+  }
   if (fast && CodesCover(params, planes, schedule)) {
+    schedule.sinks = params.kv.sink_tokens;
+    const CudaHalfRows half = sinks ? std::exchange(params.out_half, {}) : params.out_half;
     if (CudaStatus failure = RunCodesDecode(exec, batch, schedule, params, planes)) return failure;
     const bool all = int64_t{batch.max_q_len} * schedule.group <= schedule.max_split_rows;
-    if (all) return nullptr;
-    if (CudaStatus failure = RunCodesPrefill(exec, batch, schedule, params, planes)) return failure;
+    if (all && !sinks) return nullptr;
+    if (!all) {
+      if (CudaStatus failure = RunCodesPrefill(exec, batch, schedule, params, planes)) return failure;
+    }
+    if (sinks) {
+      if (CudaStatus failure = RunSinks(exec, batch, schedule, params, planes)) return failure;
+    }
+    params.out_half = half;
     return CopyToHalf(exec, batch, params);
   }
   if (fast && MlaCodesCover(params, planes)) {
@@ -275,7 +288,9 @@ CudaStatus CudaAttention(const CudaExec& exec, const CudaBatch& batch, const Cud
   if (batch.num_rows == 0 || batch.num_spans == 0) return nullptr;
   const AttentionSchedule schedule =
       MakeAttentionSchedule(shape, batch, exec.num_sms, exec.deterministic, plan.memory);
-  if (kv.sinks != nullptr) return CudaFail(CudaFault::kUnsupported, "attention: no sinks beside a quantised cache");
+  if (kv.sinks != nullptr && (kv.planes == nullptr || params.window > 0)) {
+    return CudaFail(CudaFault::kInvalid, "attention: sinks beside plain values, or a window of %d", params.window);
+  }
   if (kv.planes != nullptr) return AttendCodes(exec, batch, schedule, params);
   if (exec.math == CudaMath::kFast) {
     if (MlaCovers(params)) {

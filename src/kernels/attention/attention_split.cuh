@@ -93,6 +93,7 @@ struct AttentionSchedule {
   StreamShare* shares;          // [stream_blocks]
   float* fold_memory;           // MLA's fold mode: [num_sms, 32, v_dim]
   int32_t* arrivals;            // [max_partials, num_kv_heads]: splits of a tile that are done, at its first partial; 0 between ops
+  float* log_sums;              // [num_rows, query heads]: largest + log2 sum of what lies behind the sinks (attention_sinks_sm80.cu)
   int32_t max_items;
   int32_t max_prefill;
   int32_t max_partials;
@@ -109,6 +110,7 @@ struct AttentionSchedule {
   int32_t most_cut_tiles;       // of a span that is cut
   int32_t stream_blocks;        // at most; 0: no streaming kernel
   int32_t stream_blocks_per_sm;
+  int32_t sinks;                // tokens from 0 on that lie elsewhere: not attended, and log_sums is written where there are any
   int64_t bytes;
 };
 
@@ -244,6 +246,11 @@ struct Folded {
     out[3] = __fdiv_rn(sum.w, l);
   }
 };
+
+// What a row's softmax over all but the sinks came to, for them to be added.
+__device__ __forceinline__ void WriteLogSum(const AttentionSchedule& s, int num_q_heads, const TileRow& to, float m, float l) {
+  if (s.sinks > 0) s.log_sums[int64_t{to.row} * num_q_heads + to.head] = l > 0 ? m + log2f(l) : m;
+}
 
 // Values d .. d + 3 of row r of a tile over its splits, partials `first` .. `first` + num_splits - 1.
 __device__ __forceinline__ Folded FoldSplits(const AttentionSchedule& s, int64_t first, int num_splits, int kv_head,

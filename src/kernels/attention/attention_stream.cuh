@@ -87,10 +87,10 @@ class Walk {
     piece->seq = at.seq;
     piece->tile = at.tile;
     piece->kv_head = at.kv_head;
-    piece->begin = max(begin, range.begin);
+    piece->begin = max(max(begin, range.begin), s_.sinks);
     piece->end = min(begin + count * kSplitAlign, range.end);
     piece->first_run = piece->begin / kRun;
-    piece->runs = (piece->end + kRun - 1) / kRun - piece->first_run;
+    piece->runs = max((piece->end + kRun - 1) / kRun - piece->first_run, 0);
     piece->whole = count == units;
     piece->continues = at.unit > 0;
     if (!piece->whole) {

@@ -137,7 +137,9 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
       if (piece.whole) {
         float out[4];
         merged.Write(out);
-        WriteRow(p, RowOfTile(piece.seq, first_row + r * kMergeRows + row, s.group, piece.kv_head), kDim, d, out);
+        const TileRow to = RowOfTile(piece.seq, first_row + r * kMergeRows + row, s.group, piece.kv_head);
+        WriteRow(p, to, kDim, d, out);
+        if (d == 0) WriteLogSum(s, p.num_q_heads, to, merged.m, merged.l);
       } else {
         const int64_t at = partial * kStreamRows + r * kMergeRows + row;
         *reinterpret_cast<float4*>(s.partial_out + at * kDim + d) = merged.sum;
@@ -163,8 +165,11 @@ __device__ __forceinline__ void MergePiece(const AttentionParams& p, const Atten
     ConsumersMeet<kConsumerThreads>();
     for (int e = tid; e < min(kMergeRows, rows - begin) * kFours; e += kConsumerThreads) {
       float out[4];
-      MergedWarps(shared, e / kFours, e % kFours * 4).Write(out);
-      WriteRow(p, RowOfTile(piece.seq, first_row + begin + e / kFours, s.group, piece.kv_head), kDim, e % kFours * 4, out);
+      const Folded merged = MergedWarps(shared, e / kFours, e % kFours * 4);
+      merged.Write(out);
+      const TileRow to = RowOfTile(piece.seq, first_row + begin + e / kFours, s.group, piece.kv_head);
+      WriteRow(p, to, kDim, e % kFours * 4, out);
+      if (e % kFours == 0) WriteLogSum(s, p.num_q_heads, to, merged.m, merged.l);
     }
     ConsumersMeet<kConsumerThreads>();
   }

@@ -1,6 +1,7 @@
 // KvPlanes (quant/kv_format.h) as device code sees them: the same numbers, passed by value, without host functions.
 #pragma once
 
+#include "kernels/common/paged_kv.h"
 #include "quant/kv_format.h"
 
 namespace cachalot {
@@ -51,6 +52,16 @@ inline CodePlanes CodePlanesOf(const KvPlanes& planes) {
           .rotation = planes.rotation,
           .value_in_key = planes.value_in_key,
           .head_bytes = planes.head_bytes};
+}
+
+// Where the tokens at positions [0, PagedKv::sink_tokens) of a quantised cache lie; nothing where there are none.
+struct CodeSinks {
+  PagedKv kv;
+  CodePlanes planes;
+};
+inline CodeSinks CodeSinksOf(const PagedKv& kv) {
+  if (kv.sinks == nullptr) return {};
+  return {.kv = *kv.sinks, .planes = CodePlanesOf(*kv.sinks->planes)};
 }
 
 }  // namespace cachalot

@@ -52,6 +52,13 @@ __device__ __forceinline__ float StoredValue(const CodeRows& rows, const std::by
   return __fmul_rn(code, BF16BitsToF32(scales[d / rows.group]));
 }
 
+// The region of a KV head with the token at `position`: among the sinks, or behind them.
+__device__ __forceinline__ std::byte* RegionOf(const PagedKv& kv, const CodePlanes& planes, const CodeSinks& sinks, int64_t slot, int64_t position,
+                                               int kv_head) {
+  return position < kv.sink_tokens ? BlockOf(sinks.kv, slot, position) + kv_head * sinks.planes.head_bytes
+                                   : BlockOf(kv, slot, position) + kv_head * planes.head_bytes;
+}
+
 // x [dim] in shared memory, with room for whole blocks: RotateKv by a warp.
 __device__ __forceinline__ void RotateByWarp(float* x, int dim, int length, int lane) {
   for (int half = 1; half < length; half *= 2) {

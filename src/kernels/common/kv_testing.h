@@ -40,6 +40,7 @@ class TestKv {
       : TestKv(shape, std::span<const int32_t>(kv_lens.begin(), kv_lens.size())) {}
 
   const PagedKv& view() const { return view_; }
+  const TestKv* sinks() const { return sinks_.get(); }  // null: none
 
   // key: k_dim values, value: v_dim values (ignored when it lies within the key); rounded to the dtype.
   void Write(int64_t slot, int64_t head, int64_t position, std::span<const float> key,

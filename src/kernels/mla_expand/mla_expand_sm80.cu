@@ -58,7 +58,8 @@ __global__ void GatherKernel(CudaMlaGatherParams p) {
 }
 
 // Out of a quantised cache: as the model meant them (DecodeKvKey).
-__global__ __launch_bounds__(32) void GatherCodesKernel(const __grid_constant__ CudaMlaGatherParams p, const __grid_constant__ CodePlanes planes) {
+__global__ __launch_bounds__(32) void GatherCodesKernel(const __grid_constant__ CudaMlaGatherParams p, const __grid_constant__ CodePlanes planes,
+                                                        const __grid_constant__ CodeSinks sinks) {
   __shared__ float x[kMaxKvDim + kKvUnit];
   const int64_t row = blockIdx.x;
   const int lane = static_cast<int>(threadIdx.x), dim = planes.key.dim;
@@ -69,13 +70,14 @@ __global__ __launch_bounds__(32) void GatherCodesKernel(const __grid_constant__ 
     for (int d = lane; d < kv.k_dim; d += 32) dst[d] = 0;
     return;
   }
-  const std::byte* region = BlockOf(kv, from.slot, from.position);
+  const std::byte* region = RegionOf(kv, planes, sinks, from.slot, from.position, 0);
+  const bool sink = from.position < kv.sink_tokens;
   const int64_t token = from.position % kv.block_tokens;
-  for (int d = lane; d < dim; d += 32) x[d] = StoredValue(planes.key, region, token, d);
+  for (int d = lane; d < dim; d += 32) x[d] = StoredValue(sink ? sinks.planes.key : planes.key, region, token, d);
   RotateByWarp(x, dim, planes.rotation, lane);
   const float inverse = 1.0f / static_cast<float>(planes.rotation);  // a power of two
   for (int d = lane; d < dim; d += 32) dst[d] = __fadd_rn(__fmul_rn(x[d], inverse), kv.key_mean == nullptr ? 0.0f : kv.key_mean[d]);
-  const auto* exact = reinterpret_cast<const uint16_t*>(region + planes.exact) + token * planes.exact_dim;
+  const auto* exact = reinterpret_cast<const uint16_t*>(region + (sink ? sinks.planes.exact : planes.exact)) + token * planes.exact_dim;
   for (int d = lane; d < planes.exact_dim; d += 32) dst[dim + d] = BF16BitsToF32(exact[d]);
 }
 
@@ -133,7 +135,7 @@ CudaStatus CudaMlaGather(const CudaExec& exec, const CudaMlaGatherParams& params
   const auto grid = static_cast<unsigned>(params.num_rows);
   const auto stream = static_cast<cudaStream_t>(exec.stream);
   if (params.latent.planes != nullptr) {
-    GatherCodesKernel<<<grid, 32, 0, stream>>>(params, CodePlanesOf(*params.latent.planes));
+    GatherCodesKernel<<<grid, 32, 0, stream>>>(params, CodePlanesOf(*params.latent.planes), CodeSinksOf(params.latent));
     return CudaLaunched("mla_gather of %lld tokens of codes of %d values", static_cast<long long>(params.num_rows), params.latent.k_dim);
   }
   const bool fours = InFours(params.latent) && AlignedF32(params.dst);

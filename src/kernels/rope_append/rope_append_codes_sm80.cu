@@ -13,7 +13,8 @@ namespace {
 constexpr int kWarps = 4;
 
 __global__ __launch_bounds__(kWarps * 32) void RopeAppendCodesKernel(const __grid_constant__ RopeAppendParams p,
-                                                                     const __grid_constant__ CodePlanes planes, const int32_t* row_slots,
+                                                                     const __grid_constant__ CodePlanes planes,
+                                                                     const __grid_constant__ CodeSinks sinks, const int32_t* row_slots,
                                                                      const int32_t* row_positions, int64_t num_heads, bool aligned) {
   __shared__ float vectors[kWarps][kMaxKvDim + kKvUnit];
   LetNextKernelStart();
@@ -70,22 +71,23 @@ __global__ __launch_bounds__(kWarps * 32) void RopeAppendCodesKernel(const __gri
   for (int pair = lane; pair < half; pair += 32) turn(x + p.k_rope_offset, pair, nullptr);
   __syncwarp();
 
-  std::byte* region = BlockOf(kv, slot, position) + kv_head * planes.head_bytes;
+  std::byte* region = RegionOf(kv, planes, sinks, slot, position, kv_head);
+  const bool sink = position < kv.sink_tokens;
   const int64_t token = position % kv.block_tokens;
   const int dim = planes.key.dim;
   const float* mean = kv.key_mean == nullptr ? nullptr : kv.key_mean + int64_t{kv_head} * dim;
-  auto* exact = reinterpret_cast<__nv_bfloat16*>(region + planes.exact) + token * planes.exact_dim;
+  auto* exact = reinterpret_cast<__nv_bfloat16*>(region + (sink ? sinks.planes.exact : planes.exact)) + token * planes.exact_dim;
   for (int i = lane; i < planes.exact_dim; i += 32) exact[i] = __float2bfloat16_rn(DeviceKvFinite(x[dim + i]));
   for (int d = lane; d < dim; d += 32) {
     const float finite = DeviceKvFinite(x[d]);
     x[d] = mean == nullptr ? finite : __fsub_rn(finite, mean[d]);
   }
   RotateByWarp(x, dim, planes.rotation, lane);
-  EncodeByWarp(planes.key, x, region, token, lane);
+  EncodeByWarp(sink ? sinks.planes.key : planes.key, x, region, token, lane);
   if (p.v == nullptr) return;
   const float* v = p.v + row * p.v_token_stride + kv_head * p.v_head_stride;
   for (int d = lane; d < kv.v_dim; d += 32) x[d] = v[d];
-  EncodeByWarp(planes.value, x, region, token, lane);
+  EncodeByWarp(sink ? sinks.planes.value : planes.value, x, region, token, lane);
 }
 
 }  // namespace
@@ -93,19 +95,19 @@ __global__ __launch_bounds__(kWarps * 32) void RopeAppendCodesKernel(const __gri
 CudaStatus RopeAppendCodes(const CudaExec& exec, const CudaBatch& batch, const RopeAppendParams& params) {
   const PagedKv& kv = params.kv;
   const bool norms_heads = params.q_norm_weight != nullptr;
-  if (kv.sinks != nullptr || kv.k_dim > kMaxKvDim || kv.v_dim > kMaxKvDim || norms_heads != (params.k_head_norm_weight != nullptr) ||
+  if (kv.k_dim > kMaxKvDim || kv.v_dim > kMaxKvDim || norms_heads != (params.k_head_norm_weight != nullptr) ||
       (norms_heads && (params.k_norm_weight != nullptr || params.q_copy_rows != 0 || kv.k_dim > kMaxHeadNorm || params.q_rope_offset < 0 ||
                        params.q_rope_offset + params.rope_dim > kv.k_dim)) ||
       (params.v == nullptr) != kv.planes->value_in_key) {
-    return CudaFail(CudaFault::kInvalid, "rope_append: codes of keys of %d, values of %d (at most %d); norm of heads %d, sinks %d", kv.k_dim,
-                    kv.v_dim, kMaxKvDim, norms_heads, kv.sinks != nullptr);
+    return CudaFail(CudaFault::kInvalid, "rope_append: codes of keys of %d, values of %d (at most %d); norm of heads %d", kv.k_dim,
+                    kv.v_dim, kMaxKvDim, norms_heads);
   }
   const auto whole = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
   const bool aligned = kv.k_dim % 4 == 0 && params.q_token_stride % 4 == 0 && params.q_head_stride % 4 == 0 &&
                        params.k_token_stride % 4 == 0 && params.k_head_stride % 4 == 0 && whole(params.q) && whole(params.k);
   const int64_t num_heads = int64_t{batch.num_rows} * (params.num_q_heads + kv.num_kv_heads);
   LaunchOverlapped<LaunchRole::kRope>(&RopeAppendCodesKernel, static_cast<unsigned>((num_heads + kWarps - 1) / kWarps), kWarps * 32, 0, exec.stream,
-                                      params, CodePlanesOf(*kv.planes), batch.row_slots, batch.row_positions, num_heads, aligned);
+                                      params, CodePlanesOf(*kv.planes), CodeSinksOf(kv), batch.row_slots, batch.row_positions, num_heads, aligned);
   return CudaLaunched("rope_append of %d rows into codes, %d q heads, %d KV heads of %d/%d, rope %d", batch.num_rows, params.num_q_heads,
                       kv.num_kv_heads, kv.k_dim, kv.v_dim, params.rope_dim);
 }
