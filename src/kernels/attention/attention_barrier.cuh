@@ -28,4 +28,14 @@ __device__ __forceinline__ void WaitBarrier(uint32_t barrier, uint32_t parity) {
   }
 }
 
+__device__ __forceinline__ bool PhaseIsOver(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 }  // namespace cachalot

@@ -159,6 +159,53 @@ __device__ __forceinline__ void FoldCut(const AttentionParams& p, const Attentio
   __syncthreads();  // before the next
 }
 
+// Of few pieces, by warps that do not meet: 32 groups of sums at a time, of four pairs of heads; of the lanes that have the same pair
+// each loads one piece's stats.
+__device__ __forceinline__ void FoldFew(const AttentionParams& p, const AttentionSchedule& s, const MlaCut& cut, bool dry) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  constexpr int kChunks = kMlaSums / 4 / 32;
+  const int pieces = cut.last - cut.first + 1, own = static_cast<int>(blockIdx.x) - cut.first;
+  const int end = kChunks * (own + 1) / pieces;
+#pragma unroll 1
+  for (int chunk = kChunks * own / pieces + warp; chunk < end; chunk += kMlaFoldWarps) {
+    const int four = chunk * 32 + lane;
+    const int pair = lane % 4 * 2 + four / kMlaConsumers % 2 * 8;  // the first of its two heads
+    float4 stat = {-CUDART_INF_F, 0, -CUDART_INF_F, 0};
+    if (lane / 4 < pieces && !dry)
+      stat = __ldcg(reinterpret_cast<const float4*>(s.partial_stats + MlaPartial(cut, lane / 4) * kMlaHeads + pair));
+    const float4* from = reinterpret_cast<const float4*>(s.partial_out + 2 * int64_t{cut.first} * kMlaSums) + four;
+    float4 parts[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      parts[i] = {0, 0, 0, 0};
+      if (i < pieces && !dry) parts[i] = __ldcg(from + i * int64_t{2 * kMlaSums / 4} + (i == 0 ? kMlaSums / 4 : 0));
+    }
+    float m0 = stat.x, m1 = stat.z;
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) {
+      m0 = fmaxf(m0, __shfl_xor_sync(kAllLanes, m0, lanes));
+      m1 = fmaxf(m1, __shfl_xor_sync(kAllLanes, m1, lanes));
+    }
+    const float a = stat.x == -CUDART_INF_F ? 0.0f : exp2f(stat.x - m0), b = stat.z == -CUDART_INF_F ? 0.0f : exp2f(stat.z - m1);
+    float l0 = stat.y * a, l1 = stat.w * b;
+#pragma unroll
+    for (int lanes = 4; lanes < 32; lanes *= 2) {
+      l0 += __shfl_xor_sync(kAllLanes, l0, lanes);
+      l1 += __shfl_xor_sync(kAllLanes, l1, lanes);
+    }
+    float4 out = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const float a_i = __shfl_sync(kAllLanes, a, i * 4 + lane % 4), b_i = __shfl_sync(kAllLanes, b, i * 4 + lane % 4);
+      out.x = __fmaf_rn(parts[i].x, a_i, out.x), out.z = __fmaf_rn(parts[i].z, a_i, out.z);
+      out.y = __fmaf_rn(parts[i].y, b_i, out.y), out.w = __fmaf_rn(parts[i].w, b_i, out.w);
+    }
+    if (!dry)
+      WriteMlaFour(p, cut.row, s.group, pair, MlaPlace(four % kMlaConsumers).column + four / kMlaConsumers / 2 * 64, out,
+                   {__frcp_rn(l0), __frcp_rn(l1)});
+  }
+}
+
 __global__ __launch_bounds__(kMlaFoldThreads,
                              4) void MlaFoldKernel(const __grid_constant__ AttentionParams p,
                                                    const SeqSpan* spans,
@@ -182,7 +229,11 @@ __global__ __launch_bounds__(kMlaFoldThreads,
   for (int i = 0; i < 4; ++i) {
     if (i == 2) WaitForEarlierKernels();
     const MlaCut cut = i % 2 == 0 ? head : tail;
-    if (cut.last >= 0) FoldCut(p, s, cut, i % 2 == 0 ? of_head : of_tail, i < 2, &memory);
+    if (cut.last < 0) continue;
+    if (cut.last - cut.first < kAhead)
+      FoldFew(p, s, cut, i < 2);
+    else
+      FoldCut(p, s, cut, i % 2 == 0 ? of_head : of_tail, i < 2, &memory);
   }
 }
 

@@ -23,6 +23,7 @@
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_barrier.cuh"
+#include "kernels/attention/attention_copy.cuh"
 #include "kernels/attention/attention_mla_fold.cuh"
 #include "kernels/attention/attention_mla_operands.cuh"
 #include "kernels/attention/attention_mla_stream.cuh"
@@ -40,6 +41,11 @@ constexpr int kSlots = 3;
 constexpr int kTurns = 2 * kSlots;  // after which a slot is the same warpgroup's again: barriers of their own
 constexpr int kSmBytes = 228 * 1024,
               kReservedBytes = 1024;  // shared memory of an SM, and what each block costs beside its own
+// Runs that a thread lets be under way beside the one it copies next, until the slots are full for the first time: more would only make
+// the kernel in front wait, whose sums come by the same way.
+constexpr int kFirstRuns = 2;
+// Runs behind those that the slots hold, brought to L2 while nothing has been read yet, and clocks that memory takes for one.
+constexpr int kAheadRuns = 6, kAheadClocks = 900;
 constexpr int kTilesAtOnce = 32 / kTileRuns;  // whose blocks are looked up
 // Of a warpgroup. Both meet equally often before they meet each other: racecheck loses count else.
 constexpr int kMeetsOfTile = 3;
@@ -82,13 +88,19 @@ __device__ __forceinline__ bool MeetGroup(int group, bool flag = false) {
   return any != 0;
 }
 
+__device__ __forceinline__ void PrefetchRun(const std::byte* run) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(run), "n"(kRun * kMlaKeyDim * 2) : "memory");
+}
+
 // The copying warps; each brings four tokens of each of a tile's runs, which lie in one block of the cache
-// each. Positions outside a piece become zeros.
+// each. Positions outside a piece become zeros. While all slots are full and wait for queries, the next runs go to L2,
+// as fast as memory gives them.
 template <typename T>
 __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& shared) {
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) % kMlaGroup / 32;
   const int in_run = warp * 4 + lane / 8, column = lane % 8;
   constexpr int kLookedUp = kTilesAtOnce * kTileRuns;
+  const uint64_t policy = PassingPolicy();
   bool waited = false;
   uint32_t turn = 0;  // tiles so far
   Piece piece;
@@ -113,11 +125,25 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& 
           WaitForEarlierKernels();
           waited = true;
         }
+        if (turn == kSlots && i == kSlots && warp == 0) {
+          WaitBarrier(SharedAddress(&shared.full[kSlots - 1]), 0);
+          for (int run = 0; run < kAheadRuns; ++run) {
+            const int64_t from_block = __shfl_sync(kAllLanes, block, i * kTileRuns + run);
+            const int from_row = __shfl_sync(kAllLanes, row, i * kTileRuns + run);
+            if (t0 + (run + 1) * kRun > min(old_end, piece.end)) break;
+            if (lane == 0) PrefetchRun(kv.data + from_block * kv.block_bytes + from_row * (kMlaKeyDim * 2));
+            bool freed = false;
+            for (const int64_t begin = clock64(); !freed && clock64() - begin < kAheadClocks;)
+              freed = PhaseIsOver(SharedAddress(&shared.empty[0]), 0);
+            if (__any_sync(kAllLanes, freed)) break;
+          }
+        }
         if (turn >= kSlots)
           WaitBarrier(SharedAddress(&shared.empty[(turn - kSlots) % kTurns]), (turn - kSlots) / kTurns & 1);
         const uint32_t tile = SharedAddress(shared.slots[turn % kSlots]);
 #pragma unroll
         for (int run = 0; run < kTileRuns; ++run) {
+          if (turn < kSlots) WaitAsync<kFirstRuns>();
           const int64_t from_block = __shfl_sync(kAllLanes, block, i * kTileRuns + run);
           const int from_row = __shfl_sync(kAllLanes, row, i * kTileRuns + run) + in_run;
           const int at = run * kRun + in_run;
@@ -127,7 +153,8 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared& 
           const uint32_t to = tile + Swizzled<kPanelBytes>(at, column);
 #pragma unroll
           for (int panel = 0; panel < kPanels; ++panel)
-            CopyAsync16(to + panel * kPanelTileBytes, source + panel * kPanelValues, valid);
+            CopyPassing16(to + panel * kPanelTileBytes, source + panel * kPanelValues, valid, policy);
+          if (turn < kSlots) CommitAsync();
         }
         ArriveWhenCopied(SharedAddress(&shared.full[turn % kTurns]));
       }

@@ -1,4 +1,4 @@
-// Decode over a paged 16-bit cache with heads of 64 or 128 on Hopper, as one stream of bytes a block: a warp copies runs of 16
+// Decode over a paged 16-bit cache with heads of 64 or 128 on Hopper, as one stream of bytes a block: a warp or two copy runs of 16
 // tokens, many ahead, the others attend them, taking turns. Sixteen rows (token, query head of the group) a tile, as in
 // attention_decode_sm80.cu, with the same arithmetic.
 //
@@ -16,6 +16,7 @@
 #include "device/cuda/tensor_core.cuh"
 #include "device/cuda/warp.cuh"
 #include "kernels/attention/attention_barrier.cuh"
+#include "kernels/attention/attention_copy.cuh"
 #include "kernels/attention/attention_prefetch.cuh"
 #include "kernels/attention/attention_run.cuh"
 #include "kernels/attention/attention_split.cuh"
@@ -27,19 +28,21 @@
 namespace cachalot {
 namespace {
 
-// kBlocks to an SM: one with many warps for little work, two keep more copies under way.
+// kBlocks to an SM: one with many warps for little work, two for more. An SM has two warps that copy either way: what one can ask for is
+// less than what memory gives (3.7 of 4.5 TB/s).
 template <int kDim, int kBlocks>
 struct Geometry {
-  static constexpr int kConsumers = kBlocks == 1 ? 7 : 3;  // warps; with the copying ones eight on an SM, so that each may have 255 registers
+  static constexpr int kConsumers = kBlocks == 1 ? 6 : 3;  // warps; with the copying ones eight on an SM, so that each may have 255 registers
+  static constexpr int kCopiers = kBlocks == 1 ? 2 : 1;
   static constexpr int kConsumerThreads = kConsumers * 32;
-  static constexpr int kThreads = kConsumerThreads + 32;
+  static constexpr int kThreads = kConsumerThreads + kCopiers * 32;
   static constexpr int kRowBytes = kDim * 2;
   static constexpr int kPieces = kDim / 8;              // of 16 bytes in a row
   static constexpr int kRunBytes = kRun * kRowBytes;    // keys, or values
   // A slot is always the same warp's: another one might wait for a slot's next run while the last has not even come, and take its
   // barrier's phase before for it.
-  static constexpr int kSlots = (kBlocks == 1 ? 3 : 4) * kConsumers * 128 / kDim;
-  static_assert(kSlots % kConsumers == 0);
+  static constexpr int kSlots = 4 * kConsumers * 128 / kDim;
+  static_assert(kSlots % kConsumers == 0 && kSlots % kCopiers == 0);
 };
 
 // All of the block's shared memory.
@@ -56,7 +59,8 @@ struct Shared {
 static_assert(sizeof(Shared<128, 1>) <= 227 * 1024 && sizeof(Shared<64, 1>) <= 227 * 1024);
 static_assert(sizeof(Shared<128, 2>) <= 113 * 1024 && sizeof(Shared<64, 2>) <= 113 * 1024);
 
-// The copying warp. Positions outside a piece become zeros.
+// A copying warp: of kCopiers each takes every other run of the block, so that a slot is always the same one's. Positions outside a piece
+// become zeros.
 template <typename T, int kDim, int kBlocks>
 __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared<kDim, kBlocks>& shared) {
   using G = Geometry<kDim, kBlocks>;
@@ -64,8 +68,23 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared<k
   const int first_row = lane / G::kPieces, piece_of_row = lane % G::kPieces;
   constexpr int kRowsAStep = 32 / G::kPieces, kSteps = kRun / kRowsAStep;
   bool waited = false;
+  int others = static_cast<int>(threadIdx.x) / 32 - G::kConsumers;  // runs of the other copying warps before this one's next
   int slot = 0;
   uint32_t parity = 1;  // slots are empty
+  const auto step = [&] {
+    if (++slot == G::kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  };
+  const uint64_t policy = kBlocks == 1 ? PassingPolicy() : 0;
+  const auto copy = [&](uint32_t to, const T* source, bool valid) {
+    if constexpr (kBlocks == 1) {
+      CopyPassing16(to, source, valid, policy);
+    } else {
+      CopyAsync16(to, source, valid);
+    }
+  };
   Piece piece;
   while (walk.Next(&piece)) {
     const int32_t* table = kv.block_tables + piece.seq.slot * kv.table_stride;
@@ -77,6 +96,14 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared<k
       const int mine = (piece.first_run + base + min(lane, count - 1)) * kRun;
       const int block = __ldg(table + mine / kv.block_tokens), in_block = mine % kv.block_tokens;
       for (int i = 0; i < count; ++i) {
+        if constexpr (G::kCopiers > 1) {
+          const bool mine_next = others == 0;
+          others = mine_next ? G::kCopiers - 1 : others - 1;
+          if (!mine_next) {
+            step();
+            continue;
+          }
+        }
         const int64_t from_block = __shfl_sync(kAllLanes, block, i);
         const int row = __shfl_sync(kAllLanes, in_block, i), t0 = (piece.first_run + base + i) * kRun;
         const T* from = reinterpret_cast<const T*>(kv.data + from_block * kv.block_bytes) + row * kDim;
@@ -90,19 +117,16 @@ __device__ __forceinline__ void CopyShare(const PagedKv& kv, Walk walk, Shared<k
         for (int step = 0; step < kSteps; ++step) {
           const int at = step * kRowsAStep + first_row;
           const bool valid = t0 + at >= piece.begin && t0 + at < piece.end;
-          CopyAsync16(keys + Swizzled<G::kRowBytes>(at, piece_of_row), from + k_at + step * kRowsAStep * kDim, valid);
+          copy(keys + Swizzled<G::kRowBytes>(at, piece_of_row), from + k_at + step * kRowsAStep * kDim, valid);
         }
 #pragma unroll
         for (int step = 0; step < kSteps; ++step) {
           const int at = step * kRowsAStep + first_row;
           const bool valid = t0 + at >= piece.begin && t0 + at < piece.end;
-          CopyAsync16(values + Swizzled<G::kRowBytes>(at, piece_of_row), from + v_at + step * kRowsAStep * kDim, valid);
+          copy(values + Swizzled<G::kRowBytes>(at, piece_of_row), from + v_at + step * kRowsAStep * kDim, valid);
         }
         ArriveWhenCopied(SharedAddress(&shared.full[slot]));
-        if (++slot == G::kSlots) {
-          slot = 0;
-          parity ^= 1;
-        }
+        step();
       }
     }
   }
