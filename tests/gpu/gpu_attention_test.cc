@@ -93,6 +93,7 @@ TEST_F(GpuAttention, StreamedAndInRounds) {
   many.push_back({1, 5000, 100});
   std::vector<std::vector<Part>> batches = Batches();
   batches.push_back({{1, 9000, 1}});
+  batches.push_back({{1, 12001, 1}, {1, 8031, 2}});
   batches.push_back({{4, 5000, 1}, {0, 0, 2}, {1, 17, 3}, {3, 64, 4}, {1, 1, 5}, {2, 4097, 6}});
   batches.push_back(many);
   for (const Shape& s : {Shape{{DType::kF16, 8, 128, 128, 48}, 32}, Shape{{DType::kBF16, 2, 128, 128, 64}, 8, 200},

@@ -267,6 +267,26 @@ TEST_F(GpuMlaStream, ManyAndLong) {
   }
 }
 
+// One sequence in as many pieces as it has 64 tokens: up to eight are folded by one form, more by another. The last piece has one token.
+TEST_F(GpuMlaStream, FewPiecesAndMore) {
+  for (DType dtype : {DType::kF16, DType::kBF16}) {
+    for (const Shape& s : {Shape{dtype}, Shape{dtype, 7, 32}, Shape{dtype, 16, 16, 200}}) {
+      for (int32_t pieces = 2; pieces <= 12; ++pieces) Check(Step(s, {pieces * 64 - 63}));
+      Check(Step(s, {385, 449, 513, 577, 641}));
+    }
+  }
+}
+
+// Shares of more tiles than the slots hold, some of which end where they would be filled again.
+TEST_F(GpuMlaStream, MoreThanTheSlots) {
+  for (const int32_t length : {132 * 128 - 1, 132 * 192 + 5, 132 * 320}) {
+    for (const int32_t block_tokens : {16, 64}) {
+      const Step step({DType::kF16, 16, block_tokens}, {length});
+      if (Chosen(step.Work())) Check(step);
+    }
+  }
+}
+
 // Keys that grow: by little in each tile, by much in each, and down from the first; the largest score is
 // another in every warp.
 TEST_F(GpuMlaStream, ScoresThatGrow) {
