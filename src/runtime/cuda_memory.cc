@@ -69,7 +69,11 @@ void MeasureWorkspace(const CudaBackend& backend, const Model& model, const Cuda
   KvBinding binding;
   binding.dtype = options.base.kv_dtype;
   binding.block_tokens = options.base.block_tokens;
-  const std::vector<KvBinding> kv(model.kv_groups().size(), binding);
+  std::vector<KvBinding> kv;
+  for (const KvGroupSpec& group : model.kv_groups()) {
+    kv.push_back(binding);
+    kv.back().planes = group.Planes(binding.block_tokens);
+  }
   // Few rows go another way through a layer (model/layers/normed_input.h), and the fewest take other kernels.
   constexpr int64_t kFewestRows = 4;
   const int64_t most = memory->bounds.rows, some[] = {most, std::min(most, NormedInput::kMostRawRows), std::min(most, kFewestRows)};
