@@ -315,7 +315,14 @@ TEST_F(EngineTierTest, WhatGivesWayBeforeItIsSavedIsCounted) {
     Submit(MakeRequest(Prompt(120, 3), 1));  // takes their places
     ASSERT_TRUE(engine_->RunUntilIdle().ok());
     EXPECT_GT(host().refused_blocks, 0);
-    EXPECT_EQ(stats().refused_blocks, disk ? host().refused_blocks : 0);
+    if (!disk) {
+      EXPECT_EQ(stats().refused_blocks, 0);
+      continue;
+    }
+    // And what gave way in the host's memory while the disk was behind; what the disk has already is not written again.
+    EXPECT_GE(stats().refused_blocks, host().refused_blocks);
+    EXPECT_GT(stats().written_blocks, 0);
+    EXPECT_LE(stats().written_blocks + stats().refused_blocks, host().written_blocks + host().refused_blocks);
   }
 }
 
